@@ -15,7 +15,7 @@ READY := $(VENV)/.ready
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 unexport SPARK_HOME PYSPARK_DRIVER_PYTHON PYTHONPATH PYTHONHOME
 
-.PHONY: help setup demo test coverage test-s3 test-kafka test-cluster test-delta peers test-all fuzz check audit bench lock upgrade clean
+.PHONY: help setup hooks demo test coverage test-faults test-s3 test-kafka test-cluster test-delta test-wheel peers test-all fuzz check audit bench wheel lock upgrade clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -31,6 +31,9 @@ $(READY): requirements.lock pyproject.toml bench/pyproject.toml
 	$(BIN)/python -m pip install --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable . --editable bench
 	@touch $@
+
+hooks: setup ## run the checks before each commit (pre-commit)
+	$(BIN)/pre-commit install
 
 demo: setup ## run the demo (SECONDS=30)
 	$(BIN)/penstock demo --seconds $(SECONDS)
@@ -51,6 +54,9 @@ test: setup ## run the tests, without the slow ones
 coverage: MEASURED := --cov --cov-report=
 coverage: test ## run the tests and tell which share of the code they run
 	@$(BIN)/coverage combine --quiet && $(BIN)/coverage report --skip-covered --sort=miss
+
+test-faults: setup ## run all proofs of exactly once, of which make test runs about half
+	$(BIN)/python -m pytest -m "not kafka and not cluster and not s3" --durations=10 tests/exactly_once
 
 # The server is built with Go once, into ~/.cache/penstock; Hadoop's s3a comes from Maven Central.
 test-s3: setup ## run the tests with a real S3 server
@@ -85,6 +91,10 @@ $(DELTA)/.ready: $(READY)
 test-delta: $(DELTA)/.ready ## run the test with the real Delta
 	PYTHONPATH=$(CURDIR)/$(DELTA) $(BIN)/python -m pytest tests/spark/test_delta.py
 
+# An environment with nothing in it but the wheel and what that asks for: several hundred MB.
+test-wheel: wheel ## install the wheel in an empty environment and run the README's flow there
+	$(BIN)/python scripts/try_wheel.py
+
 check: setup ## lint, format, types and the direction of imports
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -96,6 +106,9 @@ audit: setup ## check requirements.lock against known vulnerabilities
 
 bench: setup ## run a benchmark (NAME=pipeline)
 	$(BIN)/penstock bench $(NAME)
+
+wheel: setup ## build the wheel, into dist/
+	$(BIN)/python -m hatchling build --target wheel --directory dist
 
 COMPILE = $(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
 	--generate-hashes --no-strip-extras --no-emit-index-url --no-emit-find-links \

@@ -21,7 +21,7 @@ from tests.testing.left_behind import MARK, OF_A_TEST, nothing_left_behind
 
 # A busy machine is no failure. The same examples each time, but for `make fuzz`, which looks for others.
 hypothesis.settings.register_profile(
-    "tests", deadline=None, derandomize="PENSTOCK_FUZZ" not in os.environ
+    "tests", deadline=None, derandomize="PENSTOCK_FUZZ" not in os.environ, max_examples=50
 )
 hypothesis.settings.load_profile("tests")
 

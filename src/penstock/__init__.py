@@ -10,31 +10,31 @@ A flow is a source DataFrame, steps with keyed state, and a sink:
 ...           .sla(latency="1s", window="1s"))                      # doctest: +SKIP
 >>> query = flow.start(ps.to("console"), checkpoint="out", hosts=2)  # doctest: +SKIP
 
-The map, along the way of a record and then of a decision:
+The folders of the package, in the order of a record's path and then of a decision's:
 
-    flows/       what a user writes, and how it is started
-    plan/        the compiled steps, the plan of an epoch, who owns which slot
-    spark/       sessions, the epoch callback, host jobs, sinks: the only place that runs on Spark
-    live/        what couriers read and write by themselves: sources, sinks
-    courier/     inside Spark tasks: each step's road to hosts and back, and what the task reports
-    exchange/    a keyed step's rows on their way: what couriers and a chain on one host share
+    flows/       the API for declaring and starting flows
+    plan/        the compiled steps, the plan of an epoch, the owner of each slot
+    spark/       sessions, the epoch callback, host jobs, sinks: the only folder that runs on Spark
+    live/        sources and sinks that couriers read and write without Spark
+    courier/     code inside Spark tasks: each step's route to hosts and back, and the task's report
+    exchange/    a keyed step's rows in transit: shared by couriers and by a chain on one host
     wire/        messages, and Arrow Flight with a token
-    host/        the host: a pure machine, its server, its life
+    host/        the host: a pure state machine, its server, its life cycle
     operators/   steps: aggregates, windows, joins, top-N, processors; each a plan, a sender, an operator
     state/       keys, tables, variables, the store
-    runtime/     a chain of operators on many cores, its output that of a serial run
+    runtime/     a chain of operators on many cores, with the output of a serial run
     driver/      the registry of hosts, the fleet, the epoch protocol, the live control loop
-    control/     examine, diagnose, treat, realize: pure; policies; money; the journal
-    offload/     bursts: what is given to short-lived workers, when, and where they run
+    control/     decisions, as pure functions: examine, diagnose, treat, realize; policies; cost; the journal
+    offload/     bursts: which rows go to short-lived workers, when, and where those run
     sim/         the same control code over a simulated data plane
-    console/     what people see from outside: `penstock ctl`, `state`, `demo`, `doctor`
+    console/     tools for operators: `penstock ctl`, `state`, `demo`, `doctor`
     cli/         the `penstock` command
-    testing      testing processors without Spark, and flows with faults
+    testing/     tests of flows and processors without Spark, with moves and faults
 
-Each folder's docstring is its own map. Imports go one way: cli, console, flows, spark, driver, sim,
-offload, live, then courier, host and control side by side, exchange, wire, plan, testing, operators, then
-state and runtime side by side, and at the bottom settings, faults, extensions, call_text, codec, model,
-kernel_cache and errors.
+Each folder's docstring lists its files. Imports go one way: cli and testing side by side, console, flows,
+spark, driver, sim, offload, live, then courier, host and control side by side, exchange, wire, plan,
+operators, then state and runtime side by side, and at the bottom settings, faults, extensions,
+call_text, codec, logs, model, kernel_cache and errors.
 """
 
 import os
@@ -43,6 +43,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.kernel_cache import keep_kernels
+
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from penstock.control.elastic import Elastic
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
     from penstock.live.sinks.sink import RowIds
     from penstock.live.sources.kafka import kafka
     from penstock.live.sources.rate import rate
+    from penstock.logs import log_to_stderr
     from penstock.model import SLA
     from penstock.offload.backends.aws.backend import LambdaFunctions
     from penstock.offload.backends.local.backend import LocalFunctions
@@ -100,6 +103,7 @@ _HOMES = {
     "live.sinks.sink": "RowIds",
     "live.sources.kafka": "kafka",
     "live.sources.rate": "rate",
+    "logs": "log_to_stderr",
     "model": "SLA",
     "offload.backends.aws.backend": "LambdaFunctions",
     "offload.backends.local.backend": "LocalFunctions",
@@ -115,14 +119,14 @@ _HOMES = {
     "spark.sources": "source",
     "state.variables.values": "Row",
 }
-"""Module below `penstock` -> the public names that it holds."""
-keep_kernels(Path(__file__).parent, os.environ)  # before any of them is loaded
+"""Module below `penstock` -> the public names that it defines."""
+keep_kernels(Path(__file__).parent, os.environ)  # before any kernel is loaded
 
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: a host needs no Spark, `penstock --help` nothing."""
+    """Import a public name on first use, so that a host loads no Spark and `penstock --help` starts fast."""
     if name not in _HOME_OF:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(f"penstock.{_HOME_OF[name]}"), name)
@@ -176,6 +180,7 @@ __all__ = [
     "hopping",
     "kafka",
     "last",
+    "log_to_stderr",
     "max",
     "min",
     "new_host",

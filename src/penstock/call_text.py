@@ -1,6 +1,6 @@
-"""Texts such as "sine(30000, 10000, 600s)": a name, and in brackets its arguments.
+"""Parsing of texts such as "sine(30000, 10000, 600s)": a name and its arguments in parentheses.
 
-Policies, migrations, shapes and skews are all written like this by users.
+Users write policies, migrations, shapes and skews in this form.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CALL = re.compile(r"\s*([a-z0-9_-]+)\s*(?:\(([^()]*)\)\s*)?", re.IGNORECASE)
 
 
 def call(text: str) -> tuple[str, list[str]]:
-    """The name and the arguments; an empty name if the text is not of this form.
+    """Split a text into its name and arguments. The name is empty if the text does not have this form.
 
     >>> call("Sine (3, 2, 10s)"), call("all-at-once"), call("a b")
     (('sine', ['3', '2', '10s']), ('all_at_once', []), ('', []))
@@ -31,7 +31,8 @@ def call(text: str) -> tuple[str, list[str]]:
 
 
 def made_of(text: str, what: str, makers: Mapping[str, Callable[..., T]], hint: str) -> T:
-    """What the maker of that name makes of the arguments, which are texts.
+    """Call the maker that the text names with the text's arguments, as strings. `what` is the kind of thing
+    made, for the error message.
 
     >>> made_of("lazy(2)", "migration", {"lazy": float}, hint="use lazy(rate)")
     2.0
@@ -52,7 +53,7 @@ def made_of(text: str, what: str, makers: Mapping[str, Callable[..., T]], hint: 
 
 
 def value(text: str) -> float:
-    """A number, or a duration in seconds.
+    """Parse a number, or a duration such as "10min" into seconds.
 
     >>> value("2.5"), value("10min")
     (2.5, 600.0)
@@ -64,7 +65,7 @@ def value(text: str) -> float:
 
 
 def number_text(number: float) -> str:
-    """The shortest text that `value` makes the same number of.
+    """The shortest text that `value` parses to the same number.
 
     >>> number_text(30_000.0), number_text(0.1)
     ('30000', '0.1')

@@ -1,11 +1,10 @@
-"""One codec for everything that leaves a process as JSON: messages, plans, manifests, journal, events.
+"""The JSON codec for messages, plans, manifests, journals and events.
 
-A value is a frozen dataclass; its fields are its JSON keys. Reading checks types, ignores keys that it
-does not know, and fills in defaults for keys that are missing, so that a newer field does not make an
-older file unreadable.
+A value is a frozen dataclass whose fields are the JSON keys. Reading checks types, ignores unknown keys and
+fills in defaults for missing ones, so that older files stay readable when a field is added.
 
-Arrays of numpy and Arrow are text in base64, so that they stay small and keep every bit. A lone number
-that is not finite (nan, inf) becomes null.
+Arrays of numpy and Arrow are written as base64, which is compact and exact. A single number that is not
+finite (nan, inf) becomes null.
 """
 
 from __future__ import annotations
@@ -26,29 +25,31 @@ from penstock.errors import ProtocolError
 T = TypeVar("T")
 
 _WRONG = (msgspec.MsgspecError, pa.ArrowException, LookupError, OSError, RecursionError, ValueError)
-_HINT = "use the same release of Penstock everywhere; if it is the same, restore what is damaged"
+_HINT = (
+    "use the same release of Penstock everywhere; if you do, the data is damaged: restore a copy"
+)
 _DTYPES = {
     dtype.str: dtype for code in "?bBhHiIqQfd" for dtype in [np.dtype(code).newbyteorder("<")]
 }
-"""Types of numbers that an array may have, by the names that they are written with."""
+"""Number types allowed in an array, by their written names."""
 _BARE = "<i4"
-"""Arrays of this type are written without naming it: route tables in checkpoints never did."""
+"""Number type of arrays that are written without a type name, as route tables in checkpoints always were."""
 
 
 def encode(value: object) -> bytes:
-    """A value as JSON text in UTF-8.
+    """Encode a value as JSON text in UTF-8.
 
     >>> encode({"slots": np.arange(3), "rate": np.float64(1.5)})
     b'{"slots":["<i8","AAAAAAAAAAABAAAAAAAAAAIAAAAAAAAA"],"rate":1.5}'
     """
     try:
         return _encoder.encode(value)
-    except UnicodeEncodeError:  # half a character, as in an error about a file's name
+    except UnicodeEncodeError:  # a lone surrogate, as in an error about a file's name
         return json.dumps(to_plain(value), ensure_ascii=False).encode(errors="replace")
 
 
 def text(value: object, indent: int = 0) -> str:
-    """A value as JSON text, on several lines if it is to be indented.
+    """Encode a value as a JSON string, on several lines if `indent` is above 0.
 
     >>> print(text({"hosts": ["a"]}, indent=2))
     {
@@ -57,25 +58,25 @@ def text(value: object, indent: int = 0) -> str:
       ]
     }
     """
-    told = encode(value).decode()
-    return msgspec.json.format(told, indent=indent) if indent else told
+    encoded = encode(value).decode()
+    return msgspec.json.format(encoded, indent=indent) if indent else encoded
 
 
 def lines(values: Iterable[object]) -> bytes:
-    """Values as JSON text, each on a line of its own."""
+    """Encode values as JSON Lines: one value per line."""
     return b"".join(encode(value) + b"\n" for value in values)
 
 
 def decode(data: bytes | str, kind: type[T]) -> T:
-    """The value of this type that the JSON text holds; of type `object`: plain JSON values of any kind.
+    """Decode JSON text into a value of type `kind`. For `object`, any plain JSON value is accepted.
 
     >>> decode(b'[1, 2]', tuple[int, ...])
     (1, 2)
     >>> decode(b'["a"]', tuple[int, ...])
     Traceback (most recent call last):
     ...
-    penstock.errors.ProtocolError: this is no tuple: Expected `int`, got `str` - at `$[0]`. What to do: \
-use the same release of Penstock everywhere; if it is the same, restore what is damaged
+    penstock.errors.ProtocolError: not a valid tuple: Expected `int`, got `str` - at `$[0]`. What to do: \
+use the same release of Penstock everywhere; if you do, the data is damaged: restore a copy
     """
     wanted: Any = kind
     decoder = _decoder(wanted)
@@ -86,12 +87,12 @@ use the same release of Penstock everywhere; if it is the same, restore what is 
 
 
 def to_plain(value: object) -> Any:
-    """A value as plain JSON values: dicts, lists, numbers, text."""
+    """Convert a value to plain JSON values: dicts, lists, numbers, strings."""
     return msgspec.to_builtins(value, enc_hook=_plain, str_keys=True)
 
 
 def from_plain(value: object, kind: type[T]) -> T:
-    """Undo `to_plain`."""
+    """Convert plain JSON values back to a value of type `kind`; the inverse of `to_plain`."""
     _decoder(kind)
     try:
         return msgspec.convert(value, kind, dec_hook=_rich, str_keys=True)
@@ -100,18 +101,21 @@ def from_plain(value: object, kind: type[T]) -> T:
 
 
 def _refused(kind: Any, wrong: Exception) -> ProtocolError:
-    return ProtocolError(f"this is no {getattr(kind, '__name__', kind)}: {wrong}", hint=_HINT)
+    return ProtocolError(f"not a valid {getattr(kind, '__name__', kind)}: {wrong}", hint=_HINT)
 
 
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    """The decoder of a type. What msgspec knows of a dataclass is there for all threads while it is still
-    being filled in, and a thread that uses it then crashes: so one thread at a time makes a decoder, of
-    all types that are in its own too, and nobody reads a type before."""
-    found = _decoders.get(kind)
-    if found is None:
+    """The cached decoder of a type.
+
+    msgspec publishes its description of a dataclass to all threads while it still fills it in, and a thread
+    that uses it then crashes. So one thread at a time makes decoders, including those of nested types, and
+    no type is read before its decoder is made.
+    """
+    decoder = _decoders.get(kind)
+    if decoder is None:
         with _making:
-            found = _decoders.setdefault(kind, msgspec.json.Decoder(kind, dec_hook=_rich))
-    return found
+            decoder = _decoders.setdefault(kind, msgspec.json.Decoder(kind, dec_hook=_rich))
+    return decoder
 
 
 def _plain(value: object) -> Any:
@@ -124,14 +128,15 @@ def _plain(value: object) -> Any:
         with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
         return sink.getvalue().to_pybytes()
-    raise NotImplementedError(f"{type(value).__name__} is no JSON value")
+    raise NotImplementedError(f"{type(value).__name__} cannot be written as JSON")
 
 
 def _packed(array: npt.NDArray[Any]) -> Any:
-    """The type of its numbers, and their bytes, the lowest first; its shape, if that is no row."""
+    """Pack an array: its number type, its bytes in little-endian order, and its shape unless it has one
+    dimension."""
     dtype = array.dtype.newbyteorder("<")
     if dtype.str not in _DTYPES:
-        raise NotImplementedError(f"an array of type {dtype}")
+        raise NotImplementedError(f"an array of type {dtype} cannot be written as JSON")
     numbers = array.astype(dtype, copy=False).tobytes()
     if array.ndim != 1:
         return (dtype.str, numbers, array.shape)
@@ -147,12 +152,12 @@ def _rich(kind: Any, value: Any) -> Any:
         return pa.ipc.open_stream(msgspec.convert(value, bytes)).read_all().column(0).chunk(0)
     if kind is object:
         return value
-    raise NotImplementedError(f"{kind} is not read from JSON")
+    raise NotImplementedError(f"{kind} cannot be read from JSON")
 
 
 @cache
 def _dtype(array: Any) -> Any:
-    """The type of numbers that an annotation names, such as `npt.NDArray[np.int32]`."""
+    """The number type in an array annotation, such as `npt.NDArray[np.int32]`."""
     return get_args(get_args(array)[1])[0]
 
 

@@ -1,24 +1,24 @@
 """Every error that Penstock raises on purpose.
 
-    PenstockError                 base: catch this one
+    PenstockError                 base class of all errors
     ├── FlowError                 the flow as written cannot work (column, schema, slots, step)
-    ├── SettingError              a setting or the machine does not fit (cores, folder, port, Java)
+    ├── SettingError              a setting or the machine is wrong (cores, folder, port, Java)
     │   └── MemoryLimitError      an epoch does not fit into a host's memory
     ├── InputError                a file of events cannot be read: names file, line and column
-    ├── CutInputError             Spark broke a task's input off; the task is tried again
-    ├── CheckpointError           a checkpoint that does not match the flow, or is damaged
-    ├── StoreError                the store does not take or give what an epoch needs; nothing was committed
-    │   └── DeliveryError         a sink did not take an epoch whole; another run of it may do better
+    ├── CutInputError             a task's input ended early; Spark retries the task
+    ├── CheckpointError           a checkpoint does not match the flow, or is damaged
+    ├── StoreError                the store failed to read or write; nothing was committed
+    │   └── DeliveryError         a sink did not accept an epoch; a retry may succeed
     ├── StepError                 user code failed: names step, key and row
     │   └── NullKeyError          a row without a key reached a keyed step
-    ├── SumOverflowError          a sum of integers does not fit into 64 bits (an ArithmeticError, too)
+    ├── SumOverflowError          a sum of integers overflows 64 bits (also an ArithmeticError)
     ├── ProtocolError             a message that the epoch protocol does not allow
-    │   ├── StaleRunError         a message of a run that was given up
-    │   └── ChangedInputError     a task was tried again with another input: its run is given up
+    │   ├── StaleRunError         a message from an abandoned run of an epoch
+    │   └── ChangedInputError     a retried task had different input; the epoch is run again
     └── HostLostError             a host died or cannot be reached
 
-Each message says what happened and what to do next. All of them pickle, and all of them cross
-the wire as plain JSON (`to_wire`, `from_wire`), never as pickles.
+Each message says what happened and what to do about it. All errors can be pickled. They cross the wire
+as plain JSON (`to_wire`, `from_wire`), never as pickles.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PenstockError(Exception):
         PenstockError.kinds[cls.__name__] = cls
 
     def facts(self) -> dict[str, str]:
-        """The evidence as JSON-able values; the arguments that make this error again."""
+        """The error's constructor arguments, as JSON-able values."""
         return {"message": self.message, "hint": self.hint}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -65,11 +65,11 @@ class FlowError(PenstockError):
 
 
 class SettingError(PenstockError):
-    """A setting, or the machine, does not fit."""
+    """A setting is wrong, or does not suit the machine."""
 
 
 class MemoryLimitError(SettingError):
-    """An epoch does not fit into a host's memory: running it again would not help."""
+    """An epoch does not fit into a host's memory. A retry would not help."""
 
 
 FEWER_ROWS = (
@@ -77,15 +77,15 @@ FEWER_ROWS = (
     "source), spread them over more partitions and hosts, or give Python on executors more memory "
     "(spark.executor.memoryOverhead; spark.executor.pyspark.memory where that is set)"
 )
-"""What to do when memory is short."""
+"""Hint for errors caused by too little memory."""
 
 
 class InputError(PenstockError):
-    """A file of events is not there, or not as it must be."""
+    """A file of events is missing or malformed."""
 
 
 class CutInputError(PenstockError):
-    """A task's input broke off before its end. Spark knows why, and tries the task again."""
+    """A task's input ended early. Spark knows why, and retries the task."""
 
 
 class CheckpointError(PenstockError):
@@ -93,11 +93,11 @@ class CheckpointError(PenstockError):
 
 
 class StoreError(PenstockError):
-    """The store does not take or give what an epoch needs; nothing was committed."""
+    """The store failed to read or write an epoch's data. Nothing was committed."""
 
 
 class DeliveryError(StoreError):
-    """A sink that takes epochs whole did not take one, or did not say so: another run may do better."""
+    """A transactional sink did not accept an epoch, or did not confirm it. A retry may succeed."""
 
 
 class StepError(PenstockError):
@@ -118,7 +118,7 @@ class NullKeyError(StepError):
 
 
 class SumOverflowError(PenstockError, ArithmeticError):
-    """A sum of integers does not fit into 64 bits. The channel that brought it to that changed nothing."""
+    """A sum of integers overflows 64 bits. The state is unchanged: the rows that caused it are undone."""
 
     def __init__(self, message: str, *, hint: str = "", step: str = "") -> None:
         self.step = step
@@ -129,7 +129,7 @@ class SumOverflowError(PenstockError, ArithmeticError):
 
     @staticmethod
     def of(column: str) -> SumOverflowError:
-        """The error about the sum of a column; `overflow_in` adds the step."""
+        """Make the error for the sum of a column. `overflow_in` adds the step."""
         return SumOverflowError(
             f"the sum of column {column!r} does not fit into 64 bits",
             hint="cast the column to double or to a decimal before the step",
@@ -138,7 +138,7 @@ class SumOverflowError(PenstockError, ArithmeticError):
 
 @contextmanager
 def overflow_in(step: str) -> Iterator[None]:
-    """Let a `SumOverflowError` from inside name the step, if it does not name one."""
+    """Add the step's name to a `SumOverflowError` raised inside that names no step."""
     try:
         yield
     except SumOverflowError as error:
@@ -153,16 +153,18 @@ class ProtocolError(PenstockError):
 
 
 class StaleRunError(ProtocolError):
-    """A message of an epoch's run that was given up; its sender should end."""
+    """A message from an abandoned run of an epoch. Its sender should stop."""
 
 
 class ChangedInputError(ProtocolError):
-    """A task was tried again with another number of rows; its epoch must be run again."""
+    """A retried task had another number of rows. Its epoch must run again."""
 
 
 class HostLostError(PenstockError):
-    """A host died or cannot be reached; `location` is where it listened, if that is known. If there are
-    several, their locations are separated by spaces."""
+    """One or more hosts died or cannot be reached.
+
+    `location` is the Flight location of the host, if known; of several hosts, separated by spaces.
+    """
 
     def __init__(self, message: str, *, hint: str = "", location: str = "") -> None:
         self.location = location
@@ -176,7 +178,7 @@ _MARK = "penstock-error:"
 
 
 def to_wire(error: PenstockError) -> str:
-    """The error as one line of text, for a Flight error message.
+    """Serialize an error to one line of text, for a Flight error message.
 
     >>> from_wire(to_wire(SettingError("no Java", hint="install Java 17"))).hint
     'install Java 17'
@@ -185,13 +187,13 @@ def to_wire(error: PenstockError) -> str:
 
 
 def from_wire(text: str) -> PenstockError:
-    """The error inside a text that `to_wire` made, whatever was put around it."""
+    """Restore the error from text that contains the output of `to_wire`."""
     error = find(text)
     return error if error is not None else PenstockError(text)
 
 
 def find(text: str) -> PenstockError | None:
-    """The first Penstock error told in a text (a Flight message, a Spark stack trace), if any."""
+    """Find the first Penstock error in a text, such as a Flight message or a Spark stack trace."""
     start = text.find(_MARK)
     if start < 0:
         return None

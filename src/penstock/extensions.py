@@ -1,10 +1,10 @@
-"""What other packages add to Penstock, found by their entry points.
+"""Plug-ins from other packages, discovered by their entry points.
 
     penstock.commands     verbs of the `penstock` command: typer apps
     penstock.workloads    workloads of the simulator: functions of slots, delta_ms and seed
 
-Benchmarks and their workloads are such a package, penstock-bench. Packages that only some flows need come
-with extras of Penstock (`imported`).
+The package penstock-bench, for example, adds benchmarks and their workloads. Dependencies that only some
+flows need are extras of Penstock; `imported` loads them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Group = Literal["penstock.commands", "penstock.workloads"]
 
 
 def extension_names(group: Group) -> list[str]:
-    """What installed packages have in a group."""
+    """Names of the plug-ins that installed packages register in a group."""
     return sorted(entry_points(group=group).names)
 
 
 def extension(group: Group, name: str) -> Any:
-    """The object that an installed package has in a group under a name."""
-    for found in entry_points(group=group, name=name):
-        return found.load()
+    """Load the plug-in that an installed package registers under a name in a group."""
+    for entry_point in entry_points(group=group, name=name):
+        return entry_point.load()
     raise SettingError(
         f"{name!r} is in the package penstock-bench, which is not installed",
         hint="in a checkout of Penstock: make setup; elsewhere: pip install penstock-bench",
@@ -34,11 +34,11 @@ def extension(group: Group, name: str) -> Any:
 
 
 def imported(module: str, extra: str, purpose: str) -> Any:
-    """A module that comes with one of Penstock's extras."""
+    """Import a module that one of Penstock's extras installs; `purpose` names what needs it."""
     try:
         return import_module(module)
     except ImportError as missing:
         raise SettingError(
-            f"{purpose} needs the package {module}, and it is not installed",
+            f"{purpose} needs the package {module}, which is not installed",
             hint=f"pip install 'penstock[{extra}]'",
         ) from missing

@@ -1,8 +1,8 @@
-"""Where numba keeps the kernels that it has compiled: in a folder that this user, and nobody else, writes.
+"""The cache folder for kernels that numba has compiled, which only this user can write to.
 
-numba itself takes the package's folders, else the user's cache. In a container both may be read-only, and
-the user may have no home: then it refuses to load a single kernel. What it finds in its cache it runs as
-code, so that a folder of a temporary directory, which all can write, must be looked at first.
+numba uses the package's folders, else the user's cache. In a container both may be read-only, or the user
+may have no home directory; numba then refuses to load any kernel. numba runs what is in its cache as code,
+so a folder in the temporary directory, which everybody can write to, is checked before use.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import MutableMapping
 from pathlib import Path
 
 _KERNELS = "state/keys"
-"""A folder of the package that has kernels."""
+"""A folder of the package that contains kernels."""
 
 
 def keep_kernels(package: Path, environ: MutableMapping[str, str]) -> None:
-    """Tell numba of a folder for the kernels of this package, if it would not find one by itself."""
+    """Give numba a cache folder for the kernels of this package, if it would not find one by itself."""
     if environ.get("NUMBA_CACHE_DIR") or environ.get("NUMBA_CACHE_LOCATOR_CLASSES"):
         return
     if _can_write(package / _KERNELS) or _has_home(environ):
@@ -39,7 +39,7 @@ def _can_write(folder: Path) -> bool:
 
 
 def _has_home(environ: MutableMapping[str, str]) -> bool:
-    """Whether the user has a cache that nobody else can write, or can make it."""
+    """Whether the user has, or can create, a cache folder that nobody else can write to."""
     cache = Path(environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     return cache.is_absolute() and all(
         _is_own(folder, others=stat.S_IWOTH) for folder in (cache, cache / "numba")
@@ -47,8 +47,8 @@ def _has_home(environ: MutableMapping[str, str]) -> bool:
 
 
 def _temporary() -> Path:
-    """This user's folder in the temporary directory; one for this process alone, if another user has taken
-    its name."""
+    """This user's folder in the temporary directory. If another user has taken its name, a new folder for
+    this process alone."""
     import tempfile
 
     folder = Path(tempfile.gettempdir(), f"penstock-kernels-{os.geteuid()}")
@@ -60,16 +60,16 @@ def _temporary() -> Path:
 
 
 def _remove(folder: Path, maker: int) -> None:
-    if os.getpid() == maker:  # not with a process that was forked from it
+    if os.getpid() == maker:  # not in a process forked from it
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_own(folder: Path, others: int) -> bool:
-    """Whether a folder, made if it is not there, is this user's, and others have none of these rights."""
+    """Whether a folder belongs to this user and gives others none of these rights. Creates it if missing."""
     try:
         folder.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError:
         return False
-    mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-    return mine and not found.st_mode & others and os.access(folder, os.W_OK)
+    mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    return mine and not status.st_mode & others and os.access(folder, os.W_OK)

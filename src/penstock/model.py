@@ -1,6 +1,6 @@
-"""The words of Penstock as types: slots, hosts, steps, epochs, the SLA, dead letters.
+"""Penstock's basic value types: slots, hosts, steps, epochs, the SLA, dead letters.
 
-Values only: no clock, no I/O, no Spark.
+This module has no clock, no I/O and no Spark.
 """
 
 from __future__ import annotations
@@ -25,44 +25,50 @@ _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*$", re.IGNORECASE)
 
 
 _MOST_MS = 10**13
-"""Milliseconds of the longest duration, 317 years: sums of a few of them in microseconds fit 64 bits."""
+"""Milliseconds of the longest duration allowed, 317 years. A sum of a few of them, in microseconds, fits
+64 bits."""
 
 
 def milliseconds(duration: str | float | int) -> int:
-    """A duration in milliseconds, from text with a unit or from a number of seconds.
+    """Convert a duration to milliseconds, from text with a unit or from a number of seconds.
 
     >>> milliseconds("1s"), milliseconds("250 ms"), milliseconds("2 minutes"), milliseconds(0.5)
     (1000, 250, 120000, 500)
     """
     if isinstance(duration, (int, float)):
         return _whole(duration, duration * 1000)
-    found = _DURATION.match(duration)
-    word = found.group(2).lower() if found else ""
+    match = _DURATION.match(duration)
+    word = match.group(2).lower() if match else ""
     unit = _UNITS.get(word, _UNITS.get(word.removesuffix("s")))
-    if found is None or unit is None:
+    if match is None or unit is None:
         raise FlowError(
             f"{duration!r} is not a duration",
             hint='write for example "1s", "250 ms" or "2 minutes"',
         )
-    return _whole(duration, float(found.group(1)) * unit)
+    return _whole(duration, float(match.group(1)) * unit)
 
 
 def _whole(duration: object, ms: float) -> int:
-    if not abs(ms) <= _MOST_MS:  # also if it is no number
-        raise FlowError(f"{duration!r} is too long a duration", hint="use some years at most")
+    if not abs(ms) <= _MOST_MS:  # also true for NaN
+        raise FlowError(f"the duration {duration!r} is too long", hint="use 300 years at most")
     return round(ms)
 
 
 @dataclass(frozen=True)
 class SLA:
-    """Average latency at most `latency_ms` over any window of `window_ms`."""
+    """A latency goal: the average latency over any window of `window_ms` is at most `latency_ms`."""
 
     latency_ms: int
+    """Highest average latency, in milliseconds."""
     window_ms: int
+    """Length of the window that latency is averaged over, in milliseconds."""
 
     def __post_init__(self) -> None:
         if self.latency_ms <= 0 or self.window_ms <= 0:
-            raise FlowError("an SLA needs durations above zero", hint='for example latency="1s"')
+            raise FlowError(
+                f"an SLA has a latency of {self.latency_ms} ms over {self.window_ms} ms",
+                hint='use durations above zero, such as latency="1s", window="1s"',
+            )
 
     def __str__(self) -> str:
         return f"average latency <= {self.latency_ms} ms over any {self.window_ms} ms"
@@ -70,7 +76,7 @@ class SLA:
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A row that user code, or a keyed step, could not take."""
+    """A row that user code or a keyed step failed on, set aside with its error."""
 
     step: str
     key: str
@@ -81,10 +87,10 @@ class DeadLetter:
 
 @dataclass(frozen=True)
 class LateRows:
-    """Rows that came behind the watermark of a step."""
+    """Rows that arrived behind the watermark of a step."""
 
     step: str
     input: int
     count: int
     stream: bytes = b""
-    """The rows as an Arrow stream; empty where nobody wants to have them."""
+    """The rows as an Arrow stream; empty if no sink takes late rows."""

@@ -1,6 +1,6 @@
-"""Settings: what can be tuned, in which unit, and why the default is what it is.
+"""Settings of a flow: each with its unit and the reason for its default.
 
-They are read once, when a flow starts, and handed down; nothing deeper reads an environment variable.
+They are read once, when a flow starts, and passed down. Code below that reads no environment variables.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ ScheduleName = Literal["ct", "lp", "et", "qst"]
 HostExecutors = Literal["own", "shared"]
 
 HOST_JVM_MB = 512
-"""Megabytes of the JVM of a host's own executor. Spark asks for 450 at least, and a host uses none of it."""
+"""Megabytes for the JVM of a host's own executor. Spark requires at least 450. The host uses none of it."""
 _LAST_PORT = 65_535
 _PARTS_PER_WORKER = 2
-"""A worker then finds another part when one is taken. Each part more costs a call."""
+"""Parts of a host's state per worker. With two, a worker finds a free part when another one is busy. More
+parts cost one more call each."""
 
 
 def port_range(text: int | str) -> range:
-    """The ports that a setting names: one, or the first and the last. 0 is any.
+    """Parse a port, or a range given as first and last port. 0 means any free port.
 
     >>> port_range("20000-20099"), port_range(4711), port_range(0)
     (range(20000, 20100), range(4711, 4712), range(0, 1))
@@ -35,196 +36,199 @@ def port_range(text: int | str) -> range:
     if not ports or ports[0] < 0 or ports[-1] > _LAST_PORT or (ports[0] == 0 and len(ports) > 1):
         raise SettingError(
             f"{text!r} is not a port or a range of ports",
-            hint="write 4711, 20000-20099, or 0 for any",
+            hint="write 4711, 20000-20099, or 0 for any free port",
         )
     return ports
 
 
 @dataclass(frozen=True)
 class Tls:
-    """Certificates with which all endpoints of a flow speak TLS: files in PEM format, at the same place on
-    every machine that runs the driver, a host or a courier.
+    """Certificates for TLS between all endpoints of a flow. They are PEM files, at the same path on every
+    machine that runs the driver, a host or a courier.
 
     >>> Tls("/etc/penstock/node.crt", "/etc/penstock/node.key", "/etc/penstock/ca.crt").mutual
     True
     """
 
     certificate: str
-    """The certificate of the machine, or one for all of them. It is shown as a server and as a client."""
+    """Path of the machine's certificate, or of one that all machines share. It is used both as a server and
+    as a client certificate."""
     key: str
-    """Its private key."""
+    """Path of the certificate's private key."""
     authority: str
-    """The certificate of the authority that has signed all of them. No other one is trusted."""
+    """Path of the certificate of the authority that signed all of them. No other authority is trusted."""
     name: str | None = None
-    """A DNS name that is in every certificate, and is asked for instead of the address: machines come and go,
-    and with them addresses. None: each certificate must name the address that its machine is reached at."""
+    """DNS name that every certificate contains. It is verified instead of the address, since addresses change
+    when machines are replaced. None: each certificate must contain the address of its machine."""
     mutual: bool = True
-    """Whether clients must show a certificate, too. Without that, whoever reaches an endpoint can have it
-    receive a request before its token is looked at."""
+    """Whether clients must present a certificate too. If not, anyone who can reach an endpoint can make it
+    receive a request before the token is checked."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a started flow behaves.
+    """Tuning of a started flow: timeouts, limits, ports.
 
     >>> Settings(heartbeat_ms=200).driver_lost_ms
     30000
     """
 
     heartbeat_ms: int = 500
-    """Milliseconds between a host's questions whether the driver lives and still counts on it."""
+    """Milliseconds between a host's heartbeats to the driver."""
 
     host_lost_ms: int = 5_000
-    """Milliseconds without a heartbeat after which a host is given up: its slots go to others, and it is
-    started again. Ten heartbeats of a loaded machine may come late. A heartbeat needs Python's lock:
-    raise this if user code holds it for seconds on end, as a long regular expression does."""
+    """Milliseconds without a heartbeat after which a host counts as lost: its slots go to other hosts, and it
+    is restarted. The default allows for ten late heartbeats, as on a loaded machine. A heartbeat needs the
+    GIL: raise this if user code holds it for seconds, as a long regular expression does."""
 
     driver_lost_ms: int = 30_000
-    """Milliseconds without an answer from the driver after which a host ends itself. Longer than a
-    garbage collection of the driver, since all hosts would go at once."""
+    """Milliseconds without a reply from the driver after which a host exits. Keep it longer than the
+    driver's longest garbage collection: all hosts would exit at once."""
 
     host_start_ms: int = 120_000
-    """Milliseconds to wait for a host to come up. An executor may have to be started for it."""
+    """Milliseconds to wait for a host to start. Its executor may have to start first."""
 
     rpc_timeout_ms: int = 120_000
-    """Milliseconds that one call to a host may take, restoring its state included."""
+    """Milliseconds that one call to a host may take. Restoring its state is included."""
 
     exchange_timeout_ms: int = 3_600_000
-    """Milliseconds that one courier's channel may stay open. A backfill is a single, long epoch."""
+    """Milliseconds that one courier's channel may stay open. The default is an hour, since a backfill is a
+    single, long epoch."""
 
     epoch_runs: int = 8
-    """Runs of an epoch, one after the other while hosts die under it, before the query fails. Hosts that
-    die once a second, for whatever reason, are survived; one that an epoch itself kills ends the query
-    within half a minute."""
+    """Attempts at one epoch before the query fails. An epoch is retried when hosts die during it. With 8, a
+    query survives hosts that die once a second, and fails within half a minute if the epoch itself kills
+    them."""
 
     driver_port: int = 0
-    """Port of the driver's registry. 0: one of `ports`."""
+    """Port of the driver's registry. 0: a free one of `ports`."""
 
     ports: str = "0"
     """Ports that the driver, hosts, live couriers and the service of local functions may listen on, such as
-    20000-20099 where a firewall has these open. Each takes one that is free on its machine: give as many as
-    there are of them on one machine and some more, out of the range that the system itself gives to
-    connections (on Linux 32768 to 60999). 0 lets the system choose."""
+    20000-20099 if a firewall allows these. Each of them takes a port that is free on its machine. Allow some
+    more than run on one machine, outside the range for outgoing connections (on Linux 32768 to 60999).
+    0: the system chooses."""
 
     progress_kept: int = 200
-    """Epochs that `query.progress` remembers."""
+    """Number of recent epochs in `query.progress`."""
 
     host_memory_mb: int | None = None
-    """Megabytes of state that a host keeps between epochs. Beyond that, the entries that were not
-    touched for longest are dropped, and read again from the store when rows need them. None: no limit."""
+    """Megabytes of state that a host keeps in memory between epochs. Beyond that, it drops the least recently
+    used entries and reads them from the store again when rows need them. None: no limit."""
 
     host_staged_mb: float | None = None
-    """Megabytes of an epoch's input that a host holds before it is applied. Beyond that couriers are
-    made to wait, one of them at a time excepted, which may bring as much again; one that would bring
-    more fails the query. None: a quarter of the memory that the host's process may have, since rows
-    are copied while they are applied, and state, Spark and other hosts need theirs."""
+    """Megabytes of an epoch's input that a host holds before it applies them. Beyond that couriers wait,
+    except one at a time, which may send as much again; if it sends more, the query fails. None: a quarter
+    of the memory available to the host's process. Rows are copied while they are applied, and state, Spark
+    and other hosts need memory too."""
 
     host_cores: int | None = None
-    """Worker threads of a host. None: as many as Spark gives a task (`spark.task.cpus`)."""
+    """Worker threads of a host. None: the cores that Spark gives a task (`spark.task.cpus`)."""
 
     host_executors: HostExecutors | None = None
-    """Whether each host has a Spark executor of its own, which comes and goes with it, or shares executors
-    with couriers and other hosts. Own ones need dynamic allocation. None: own where that is on, since an
-    executor with a host on it is never idle."""
+    """Whether each host has a Spark executor of its own, which starts and stops with it ("own"), or shares
+    executors with couriers and other hosts ("shared"). "own" needs dynamic allocation. None: "own" if dynamic
+    allocation is on, since an executor that runs a host is never idle and would never be released."""
 
     host_executor_mb: int | None = None
-    """Megabytes of an executor of a host's own: 512 of them for its JVM, the rest for the host. None: as
-    Spark's settings say of all executors."""
+    """Megabytes of memory for a host's own executor: 512 for its JVM, the rest for the host. None: the memory
+    that Spark's settings give every executor."""
 
     host_parts: int | None = None
-    """Parts into which a host cuts its slots, so that several workers find something to do. None: one
-    for a host with one worker, else two for each worker."""
+    """Parts into which a host divides its slots, so that several workers can run at once. None: one part
+    for a host with one worker, else two per worker."""
 
     chunk_rows: int = 65_536
-    """Rows of a chunk: what goes at a time through a chain on one host, and at least through a step
-    with several workers. Smaller chunks spread work better, and each has its cost; 1 is allowed."""
+    """Rows per chunk. A chain on one host processes chunks of this size; a step with several workers, chunks
+    of at least this size. Smaller chunks balance the work better but add overhead. The minimum is 1."""
 
     live_window_mb: float = 64.0
-    """Megabytes of rows that a live courier holds, or has sent and no host has applied. Beyond that it polls
-    no more, so that pressure reaches the source. Some seconds of a fast source, and little of a task's
-    memory."""
+    """Megabytes of rows that a live courier may hold, or have sent without a host having applied them. At the
+    limit it stops polling, so that the backpressure reaches the source. The default is a few seconds of a
+    fast source."""
 
     live_pause_ms: float = 20.0
-    """Milliseconds from one chunk of a live courier to the next, at most. The pause follows what chunks cost
-    and is 3 to 5 ms at some ten thousand rows a second; only beyond some hundred thousand it comes to this.
-    Lower means less latency there, and more chunks to pay for."""
+    """Maximum milliseconds between two chunks of a live courier. The actual pause depends on the cost of a
+    chunk: 3 to 5 ms at tens of thousands of rows per second, and this maximum only beyond some hundred
+    thousand. A lower maximum reduces the latency there, at the cost of more chunks."""
 
     live_partitions_ms: float = 30_000.0
-    """Milliseconds from one look for new partitions of a live flow's sources to the next. To read them, rows
-    stop for a moment: topics seldom grow."""
+    """Milliseconds between two checks for new partitions of a live flow's sources. Rows pause for a moment
+    when new partitions are added, and topics seldom grow."""
 
     schedule: ScheduleName = "ct"
-    """The operator that a host's worker turns to next: the one with the lowest throughput (ct), the
-    last of the chain (lp), the one with the longest work ahead (et), or the first whose output queue
-    has room (qst)."""
+    """Order in which a host's workers choose operators: the one with the lowest throughput first (ct), the
+    last of the chain first (lp), the one with the most work ahead first (et), or the first one whose output
+    queue has room (qst)."""
 
     compact_epochs: int = 32
-    """Epochs whose deltas are merged at a time, in the background. More of them make reading from
-    the store slower, fewer make more work."""
+    """Number of epochs whose deltas one background compaction merges. A higher number makes reads from the
+    store slower; a lower one makes more work."""
 
     compact_stalled_ms: int = 60_000
-    """Milliseconds in which a host reads or writes no file of its part of a compaction, after which
-    another host gets that part. A file is some 32 MB at most: longer than a slow store needs for it."""
+    """Milliseconds without a file read or written after which another host takes over a host's part of a
+    compaction. Keep it longer than a slow store needs for one file of about 32 MB."""
 
     keep_epochs: int = 100
-    """Versions of the state that are kept to be looked at. The newest two always are."""
+    """Number of versions of the state to keep for inspection. The newest two are always kept."""
 
     dead_letters_mb: int = 1_024
-    """Megabytes of dead letters that a checkpoint keeps. Beyond that the oldest go: rows that fail day
-    after day, and that nobody looks at, must not fill the store."""
+    """Megabytes of dead letters that a checkpoint keeps. Beyond that the oldest are deleted, so that rows
+    that keep failing unnoticed do not fill the store."""
 
     tls: Tls | None = None
-    """Certificates, for TLS between all parts of the flow. None: tokens and rows cross the network as they
-    are."""
+    """Certificates for TLS between all parts of the flow. None: tokens and rows cross the network
+    unencrypted."""
 
     request_mb: float = 256.0
-    """Megabytes that the body of one request may have; rows of channels and streams are no such body. A
-    courier tells the driver in one of all rows that it has set aside in an epoch."""
+    """Maximum megabytes in the body of one request. Rows in channels and streams do not count. The largest
+    requests are a courier's reports of all rows that it set aside in an epoch."""
 
     control_token_file: str | None = None
-    """A file with the token that `penstock ctl` must show, such as a mounted secret, for those who steer from
-    another machine. None: the environment's PENSTOCK_CONTROL_TOKEN, or else a random one, which only the
-    user who started the flow can read, on the driver's machine."""
+    """Path of a file with the token that `penstock ctl` needs, such as a mounted secret, for control from
+    another machine. None: the environment variable PENSTOCK_CONTROL_TOKEN, else a random token in a file on
+    the driver's machine that only the user who started the flow can read."""
 
     faults: tuple[Fault, ...] = ()
-    """For tests and trials: what happens at which points of this flow's processes (see
+    """Faults to inject at named points of the flow's processes, for tests and trials (see
     `penstock.testing`)."""
 
     def __post_init__(self) -> None:
         counts = {n: getattr(self, n) for n in ("host_cores", "host_parts", "chunk_rows")}
         for name, count in counts.items():
             if count is not None and count < 1:
-                raise SettingError(f"{name}={count}", hint="use 1 or more")
+                raise SettingError(f"{name} is {count}", hint="use 1 or more")
         if self.host_lost_ms < 2 * self.heartbeat_ms:
             raise SettingError(
-                f"host_lost_ms={self.host_lost_ms} with heartbeat_ms={self.heartbeat_ms}",
-                hint="give a host time for two heartbeats or more, better ten",
+                f"host_lost_ms is {self.host_lost_ms}, less than two heartbeats "
+                f"(heartbeat_ms is {self.heartbeat_ms})",
+                hint="set host_lost_ms to at least twice heartbeat_ms, better ten times",
             )
         for ports in (self.driver_port, self.ports):
             port_range(ports)
         if self.host_staged_mb is not None and self.host_staged_mb <= 0:
-            raise SettingError(f"host_staged_mb={self.host_staged_mb}", hint="use more than 0")
+            raise SettingError(f"host_staged_mb is {self.host_staged_mb}", hint="use more than 0")
         for name in ("request_mb", "live_window_mb", "live_pause_ms", "live_partitions_ms"):
             if getattr(self, name) <= 0:
-                raise SettingError(f"{name}={getattr(self, name)}", hint="use more than 0")
+                raise SettingError(f"{name} is {getattr(self, name)}", hint="use more than 0")
         if self.host_executors not in (None, *get_args(HostExecutors)):
             raise SettingError(
-                f"host_executors={self.host_executors!r}", hint='use "own", "shared" or None'
+                f"host_executors is {self.host_executors!r}", hint='use "own", "shared" or None'
             )
         if self.host_executor_mb is not None and self.host_executor_mb <= HOST_JVM_MB:
             raise SettingError(
-                f"host_executor_mb={self.host_executor_mb}",
-                hint=f"use more than {HOST_JVM_MB}: so much is for the executor's JVM",
+                f"host_executor_mb is {self.host_executor_mb}",
+                hint=f"use more than {HOST_JVM_MB}: the executor's JVM takes {HOST_JVM_MB}",
             )
         if self.schedule not in get_args(ScheduleName):
             raise SettingError(
-                f"there is no schedule {self.schedule!r}",
+                f"unknown schedule {self.schedule!r}",
                 hint=f"use one of {', '.join(get_args(ScheduleName))}",
             )
 
     @property
     def heartbeat_timeout_ms(self) -> int:
-        """Milliseconds that one heartbeat waits for its answer; the next one asks again."""
+        """Milliseconds that one heartbeat waits for its reply before the next one is sent."""
         return max(1_000, 2 * self.heartbeat_ms)
 
     @property
@@ -233,7 +237,7 @@ class Settings:
         return self.host_cores or 1
 
     def parts(self, slots: int) -> int:
-        """Parts of a host's state, for a step with this number of slots.
+        """Number of parts of a host's state, for a step with `slots` slots.
 
         >>> Settings().parts(64), Settings(host_cores=2).parts(64), Settings(host_cores=4).parts(1)
         (1, 4, 1)

@@ -123,7 +123,7 @@ def test_unknown_keys_are_ignored_and_missing_ones_have_defaults() -> None:
     )
     assert codec.decode(told, Entry) == Entry(1.0, None, "sum", "resharded", "x")
     with pytest.raises(
-        ProtocolError, match="this is no Newer: Object missing required field `rows`"
+        ProtocolError, match="not a valid Newer: Object missing required field `rows`"
     ):
         codec.decode("{}", Newer)
 
@@ -170,7 +170,7 @@ def test_damaged_bytes_are_refused_with_a_hint(
 def test_truncated_bytes_are_refused(reader: tuple[bytes, Callable[[bytes], object]]) -> None:
     good, read = reader
     for length in range(len(good)):
-        with pytest.raises(PenstockError, match="this is no "):
+        with pytest.raises(PenstockError, match="not a valid "):
             read(good[:length])
 
 

@@ -1,4 +1,4 @@
-"""Rows that a courier makes of what Spark read: of one source or several, with dead letters."""
+"""Decoding in a courier: rows of one source or several, and dead letters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def source(topic: str, schema: str) -> ps.Flow:
 
 
 def read_by_spark(flow: FlowPlan, number: int, values: list[bytes]) -> pa.RecordBatch:
-    """What Spark's connector brings, with times in the zone of the session."""
+    """Return a batch as Spark's connector reads it, with times in the session's time zone."""
     schema = flow.sources[number].as_read
     rows = [
         {"value": value, "topic": "t", "partition": 0, "offset": n, "timestamp": 1_000 + n}
@@ -35,9 +35,10 @@ def read_by_spark(flow: FlowPlan, number: int, values: list[bytes]) -> pa.Record
     return batch.cast(pa.schema(zoned))
 
 
-def streams(flow: FlowPlan, batches: list[pa.RecordBatch], aside: Aside) -> list[list[dict]]:
-    found = Streams(flow, iter(batches), Witness(flow.sources), aside)
-    read = [list(found.read(number)) for number in range(len(flow.sources))]
+def decoded(flow: FlowPlan, batches: list[pa.RecordBatch], aside: Aside) -> list[list[dict]]:
+    """Return the rows of each source."""
+    streams = Streams(flow, iter(batches), Witness(flow.sources), aside)
+    read = [list(streams.read(number)) for number in range(len(flow.sources))]
     for number, rows in enumerate(read):
         assert {batch.schema for batch in rows} <= {flow.sources[number].schema}
     return [[row for batch in rows for row in batch.to_pylist()] for rows in read]
@@ -50,17 +51,17 @@ def test_two_sources_in_one_stream() -> None:
         read_by_spark(flow, 1, [b'{"k": 1, "y": 0.5}']),
         read_by_spark(flow, 0, [b'{"k": 1, "x": "p"}', b'{"k": 2}']),
     ]
-    left, right = streams(flow, batches, Aside())
+    left, right = decoded(flow, batches, Aside())
     assert [(row["k"], row["x"]) for row in left] == [(1, "p"), (2, None)]
     assert [(row["k"], row["y"]) for row in right] == [(1, 0.5)]
     assert left[1]["arrival"].timestamp() == pytest.approx(0.001001)
 
 
-def test_what_cannot_be_read_is_set_aside_or_ends_the_flow() -> None:
+def test_unreadable_rows_are_set_aside_or_end_the_flow() -> None:
     plan = source("a", "k long").plan
     batch, aside = read_by_spark(plan, 0, [b'{"k": 1}', b"oops"]), Aside()
-    (rows,) = streams(replace(plan, on_error="dead_letter"), [batch], aside)
+    (rows,) = decoded(replace(plan, on_error="dead_letter"), [batch], aside)
     assert [row["k"] for row in rows] == [1]
     assert [(letter.step, letter.key) for letter in aside.dead] == [("kafka", "t/0/1")]
-    with pytest.raises(InputError, match="cannot read what is at t/0/1"):
-        streams(plan, [batch], Aside())
+    with pytest.raises(InputError, match="cannot read the record at t/0/1"):
+        decoded(plan, [batch], Aside())

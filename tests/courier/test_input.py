@@ -1,4 +1,4 @@
-"""A courier's input: counted, and whole or refused."""
+"""A courier's input: it is counted, and refused if it is not complete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.errors import CutInputError, ProtocolError
 ROWS = pa.record_batch({"n": [1, 2, 3]})
 
 
-def test_it_is_counted_when_it_has_ended() -> None:
+def test_rows_are_counted_when_the_input_has_ended() -> None:
     input = Input([ROWS, ROWS.slice(1)])
     batches = iter(input)
     assert next(batches).num_rows == 3
@@ -23,7 +23,7 @@ def test_it_is_counted_when_it_has_ended() -> None:
     assert input.whole_rows == 5
 
 
-def test_without_the_end_mark_it_never_has_an_end() -> None:
+def test_without_the_end_mark_the_input_never_ends() -> None:
     def missing() -> None:
         raise CutInputError("no mark")
 
@@ -32,13 +32,13 @@ def test_without_the_end_mark_it_never_has_an_end() -> None:
     next(batches)
     with pytest.raises(CutInputError, match="no mark"):
         next(batches)
-    assert next(batches, None) is None, "somebody has caught the error, and asks again"
+    assert next(batches, None) is None, "a caller may catch the error and read on"
     with pytest.raises(ProtocolError, match="before its input has ended"):
         _ = input.whole_rows
 
 
 def test_a_reader_that_fails_was_cut() -> None:
-    """In the middle of a batch Arrow notices by itself."""
+    """Arrow itself notices when the input ends in the middle of a batch."""
 
     def broken() -> Iterator[pa.RecordBatch]:
         yield ROWS

@@ -1,4 +1,4 @@
-"""A courier lets go of rows: however long its input is, it holds a few batches of it at a time."""
+"""A courier frees rows: it holds only a few batches at a time, however long its input is."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.operators.processors import Summed
 
 SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
 ROWS, BATCHES, HELD = 40_000, 30, 10
-"""Rows of a batch, batches of a long input, and how many of them a courier may hold at a time."""
+"""Rows per batch, batches of a long input, and largest number of batches that a courier may hold."""
 ALL = {"n": ps.sum("n"), "rows": ps.count()}
 PLANS: dict[str, StepPlan] = {
     "aggregate": AggregatePlan(SCHEMA, ["user"], ALL),
@@ -48,7 +48,7 @@ PLANS: dict[str, StepPlan] = {
 
 
 class Sink:
-    """A host and a driver that take everything and keep nothing."""
+    """A stand-in for hosts and the driver that accepts everything and keeps nothing."""
 
     greeted = True
 
@@ -73,7 +73,7 @@ class Sink:
 
 
 def batch(number: int, schema: pa.Schema, keys: int) -> pa.RecordBatch:
-    """Rows in Arrow's own memory, which it counts."""
+    """Return a batch in Arrow's own memory, which Arrow counts."""
     rows = np.arange(number * ROWS, (number + 1) * ROWS)
     columns = [
         pa.array((rows % keys).astype(str)),
@@ -110,7 +110,7 @@ def test_a_long_input_of_few_keys(monkeypatch: pytest.MonkeyPatch, name: str, la
 
 
 def test_many_keys_are_sent_before_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sender that has begun to combine goes on with it, and lets states go when they are many."""
+    """A sender that has begun to combine goes on, and sends states when there are many."""
     monkeypatch.setattr(combiner, "_MOST_BYTES", 1 << 14)
     plan = AggregatePlan(SCHEMA, ["user"], ALL)
     sender, operator = plan.sender(EpochTime(0, 0)), plan.operator(8, "step", "fail")
@@ -144,5 +144,5 @@ def test_times_of_arrival_are_held_in_few_buckets() -> None:
     seen = witness.seen()
     assert sum(seen.counts) == seen.rows == times.size
     for share in (0.1, 0.5, 0.9):
-        told = np.repeat(seen.arrivals_ms, seen.counts)
-        assert abs(np.quantile(told, share) - np.quantile(times, share)) < 2 * 3_600_000 / 512
+        reported = np.repeat(seen.arrivals_ms, seen.counts)
+        assert abs(np.quantile(reported, share) - np.quantile(times, share)) < 2 * 3_600_000 / 512

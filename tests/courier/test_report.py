@@ -1,4 +1,4 @@
-"""What couriers report of a run, through hosts and a registry as they are in a query."""
+"""Couriers' reports of an epoch, with the hosts and the registry of a real query."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(60)
 
 SLOTS = 8
 FIRST = ProcessPlan(SCHEMA, ["user"], Summed())
-# of the numbers as they came: totals depend on which task is first
+# It counts the input numbers, because totals depend on which task is first.
 SECOND = AggregatePlan(FIRST.output, ["user"], {"kinds": ps.approx_distinct("last")})
 FLOW = FlowPlan(
     (SourcePlan(SCHEMA),), (KeyedStep("sum", SLOTS, FIRST), KeyedStep("about", SLOTS, SECOND))
@@ -45,15 +45,13 @@ def slot_of(user: str) -> int:
     return int(slots_of(FIRST.codec.encode(row).hashes, SLOTS)[0])
 
 
-def ordering(on: MiniCluster, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
-    """From now on plans say this of all steps."""
-    write = on._write
+def ordering(on: MiniCluster, **options: Any) -> None:
+    """Set these options for all steps in later plans."""
 
-    def changed(plan: EpochPlan, parts: Any) -> None:
-        steps = tuple(replace(step, **options) for step in plan.steps)
-        write(replace(plan, steps=steps), parts)
+    def changed(plan: EpochPlan) -> EpochPlan:
+        return replace(plan, steps=tuple(replace(step, **options) for step in plan.steps))
 
-    monkeypatch.setattr(on, "_write", changed)
+    on.helped = changed
 
 
 def loads(seen: list[Seen], step: str) -> list[int]:
@@ -73,7 +71,7 @@ def test_all_steps_are_counted_by_slot(tmp_path: Path, hosts: int) -> None:
         on.run(PARTS)
         seen = on.registry.seen()
         assert [report.rows for report in seen] == [ANN, OTHERS + 1]
-        # each row that the first step gives goes to the second as it is
+        # The second step gets every output row of the first.
         assert loads(seen, "sum") == loads(seen, "about") == wanted()
         assert all(report.hot == () for report in seen)
         on.run([[], []])
@@ -81,7 +79,7 @@ def test_all_steps_are_counted_by_slot(tmp_path: Path, hosts: int) -> None:
 
 
 def test_couriers_report_while_the_last_hosts_work(tmp_path: Path) -> None:
-    """Control looks at an epoch before it is done: a report must not wait for answers."""
+    """The control loop examines an epoch before it is done, so a report must not wait for answers."""
     with cluster(FLOW, str(tmp_path)) as on:
 
         def wait_for_reports(where: object) -> None:
@@ -99,7 +97,7 @@ def test_couriers_report_while_the_last_hosts_work(tmp_path: Path) -> None:
 @pytest.mark.parametrize("point", ["courier.closed", "courier.sent"])
 @pytest.mark.parametrize("step", ["sum", "about"])
 def test_a_task_that_is_tried_again_counts_once(tmp_path: Path, point: str, step: str) -> None:
-    """Also one that died after it had reported: the last report of a partition is the one kept."""
+    """A task that died after its report counts once, too: the last report of a partition is kept."""
     with cluster(FLOW, str(tmp_path)) as on:
         with armed(Fault(point, where={"step": step, "partition": 0})) as faults:
             on.run(PARTS)
@@ -109,28 +107,26 @@ def test_a_task_that_is_tried_again_counts_once(tmp_path: Path, point: str, step
         assert sum(report.rows for report in seen) == ANN + OTHERS + 1
 
 
-def test_keys_of_watched_slots_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_of_watched_slots_are_named(tmp_path: Path) -> None:
     with cluster(FLOW, str(tmp_path)) as on:
-        ordering(on, monkeypatch, watched=(slot_of("ann"),))
+        ordering(on, watched=(slot_of("ann"),))
         on.run(PARTS)
         counts = [
-            (told.step, told.count)
+            (hot.step, hot.count)
             for report in on.registry.seen()
-            for told in report.hot
-            if told.key == "user=ann"
+            for hot in report.hot
+            if hot.key == "user=ann"
         ]
         assert counts == [("sum", ANN), ("about", ANN), ("sum", 1), ("about", 1)]
-        assert {told.slot for r in on.registry.seen() for told in r.hot} == {slot_of("ann")}
+        assert {hot.slot for r in on.registry.seen() for hot in r.hot} == {slot_of("ann")}
 
 
-def test_in_two_stages_a_key_is_one_record_of_a_task(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_two_stages_a_key_is_one_record_of_a_task(tmp_path: Path) -> None:
     with cluster(FLOW, str(tmp_path / "one")) as on:
         on.run(PARTS)
         one = on.output(0)
     with cluster(FLOW, str(tmp_path / "two")) as on:
-        ordering(on, monkeypatch, two_stage=True)
+        ordering(on, two_stage=True)
         on.run(PARTS)
         seen = on.registry.seen()
         assert loads(seen, "sum") == wanted()

@@ -1,4 +1,4 @@
-"""What a courier sends to hosts, and in which order it gives what they answer."""
+"""Records that a courier sends to hosts, and the order of the answers that it passes on."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PLAN = EpochPlan(
 
 
 class Host:
-    """Writes down what it is sent, and gives it back."""
+    """A stand-in for a host that records its input, and sends it back."""
 
     greeted = True
 
@@ -68,7 +68,7 @@ class Host:
         return nullcontext()
 
     def answers(self) -> Iterator[Any]:
-        """All rows as they came; if ordered, the wrong way round, with their places."""
+        """Yield all rows as received; if ordered, in reverse order and with their places."""
         rows = pa.Table.from_batches(self.got).combine_chunks().to_batches()
         for batch in rows:
             answer = Answer([batch])
@@ -96,28 +96,28 @@ def through(
     with HostRoad(Delivery(flow, PLAN, Task(0, 0), Access("token"), 1000, 1000), 0, STEP) as road:
         road.send([sent])
         assert sum(road.tell(Seen(0)).loads["step"]) == 40
-        given = list(road.answer())
+        output = list(road.answer())
     for host in hosts:
         (word,) = host.words
         assert codec.decode(word, Close) == Close("rows", sum(b.num_rows for b in host.got), 0)
-    return hosts, given, pa.Table.from_batches(sent)
+    return hosts, output, pa.Table.from_batches(sent)
 
 
 def test_records_are_numbered_before_they_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    hosts, given, sent = through(monkeypatch, ordered=True)
+    hosts, output, sent = through(monkeypatch, ordered=True)
     for host in hosts:
         rows = pa.Table.from_batches(host.got)
         assert rows.column(SERIAL).to_pylist() == rows.column("n").to_pylist()
         assert 0 < rows.num_rows < 40
-    assert pa.Table.from_batches(given).equals(sent)
-    assert len(given) == 1
+    assert pa.Table.from_batches(output).equals(sent)
+    assert len(output) == 1
 
 
 def test_nothing_is_added_without_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    hosts, given, sent = through(monkeypatch, ordered=False)
+    hosts, output, sent = through(monkeypatch, ordered=False)
     assert all(batch.schema.equals(SCHEMA) for host in hosts for batch in host.got)
     by_host = [row for host in hosts for batch in host.got for row in batch.to_pylist()]
-    rows = [row for batch in given for row in batch.to_pylist()]
+    rows = [row for batch in output for row in batch.to_pylist()]
     assert rows == by_host
     assert rows != sent.to_pylist()
 

@@ -1,4 +1,4 @@
-"""The witness: the newest event time of each partition, whatever types and batches it comes in."""
+"""The witness: the newest event time of each partition, for all types and batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ US = pa.timestamp("us", "UTC")
 
 
 def seen_by(witness: Witness) -> Seen:
-    """What the driver learns, by way of JSON."""
+    """Return the report as the driver gets it, through JSON."""
     return codec.decode(codec.encode(witness.seen()), Seen)
 
 
@@ -62,7 +62,7 @@ def test_as_a_simple_model_says(batches: list[list[tuple[int, str | None, int | 
 
 @pytest.mark.parametrize(("unit", "ms"), [("s", -1_001_000), ("ms", -1001), ("us", -2), ("ns", -1)])
 def test_times_before_1970_are_rounded_down(unit: str, ms: int) -> None:
-    """Else the watermark would pass the very row that it comes from."""
+    """Otherwise the watermark would overtake the row that it comes from."""
     batch = batch_of([-1001], pa.array(["a"]), pa.timestamp(unit))
     assert newest(batch) == {"a": ms}
     assert newest(batch, partition=None) == {"": ms}
@@ -82,13 +82,13 @@ def test_partitions_of_any_plain_type(names: pa.Array) -> None:
     assert newest(batch_of([5000, 6000, 7000], names)) == {"1": 7, "2": 6}
 
 
-def test_a_batch_of_nulls_tells_nothing() -> None:
+def test_a_batch_of_nulls_has_no_newest_time() -> None:
     batch = batch_of([None, None], pa.array(["a", None]))
     assert newest(batch) == {}
     assert newest(batch, partition=None) == {}
 
 
-def test_a_column_with_a_value_for_each_row_is_no_partition(
+def test_a_column_with_a_value_for_each_row_is_not_a_partition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "MOST_PARTITIONS", 3)

@@ -19,6 +19,7 @@ from penstock.driver.crew_scaling import CrewScaling
 from penstock.driver.fleet import Fleet, SealedHost
 from penstock.driver.live import BrokenOff, Inbox, LiveRunner, Outcome
 from penstock.driver.progress import EpochProgress
+from penstock.driver.recovery import Recovery
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
 from penstock.errors import HostLostError, PenstockError, StaleRunError
@@ -70,6 +71,7 @@ class PretendedRegistry:
     run: int = -1
     why: PenstockError | None = None
     said: list[Complaint] = field(default_factory=list)
+    recovery: Recovery = field(default_factory=Recovery)
 
     def must_be_served(self) -> None: ...
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from penstock.control.crew_size import CrewLimits
 from penstock.driver.crew_scaling import CrewScaling
 from penstock.state.store.store import Store
+from penstock.testing.thread_hosts import open_store
 from tests.driver.pretended_live import CountedSource, PretendedFlow, pretended, until
-from tests.trials.thread_hosts import open_store
 
 SOURCE = CountedSource({f"p{n}": 100 * n for n in range(4)})
 LIMITS = CrewLimits(at_most=3, calm_ms=300.0)

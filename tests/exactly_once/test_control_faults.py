@@ -184,10 +184,10 @@ def test_hosts_and_slots_never_rest(tmp_path: Path, number: int) -> None:
 def tell_story(flow: ControlTrial, pick: random.Random, epochs: int, most: int) -> None:
     """Treatments, mishaps, requests, deaths, restarts, and hosts that do not come up."""
     for _ in range(epochs):
-        flow.cluster.births = unborn(flow, pick) if pick.random() < 0.25 else {}
+        flow.cluster.start_faults = unborn(flow, pick) if pick.random() < 0.25 else {}
         requests = pick.choice((0, 0, 1))
         flow.take(random_turn(pick, mishaps=pick.randint(0, most), requests=requests))
-    flow.cluster.births = {}
+    flow.cluster.start_faults = {}
     flow.rest()
     flow.check()
 
@@ -256,7 +256,7 @@ def test_a_new_host_that_never_comes_up_is_given_up(tmp_path: Path, birth: str) 
     """What has moved for the treatment stays moved, nothing else does, and the next one succeeds."""
     with control_trial("sums", str(tmp_path), Obedient(), hosts=1) as flow:
         flow.epoch(everything("sums"))
-        flow.cluster.births = {"sums/2": birth}  # type: ignore[dict-item]
+        flow.cluster.start_faults = {"sums/2": birth}  # type: ignore[dict-item]
         flow.order(spread)
         flow.take(Turn(1))
         assert flow.treating(), "given up too early"
@@ -268,7 +268,7 @@ def test_a_new_host_that_never_comes_up_is_given_up(tmp_path: Path, birth: str) 
         )
         assert not flow.entries("done")
         assert sorted(flow.cluster.jobs.live) == ["sums/0", "sums/1"]
-        flow.cluster.births = {}
+        flow.cluster.start_faults = {}
         flow.order(spread)
         flow.rest()
         assert len(flow.entries("done")) == 1
@@ -278,10 +278,10 @@ def test_a_new_host_that_never_comes_up_is_given_up(tmp_path: Path, birth: str) 
 def test_a_new_host_that_comes_up_at_last_is_worth_waiting_for(tmp_path: Path) -> None:
     with control_trial("chain", str(tmp_path), Obedient(), hosts=1) as flow:
         flow.epoch(everything("chain"))
-        flow.cluster.births = {"ledger/1": "dies", "by-op/2": "dies"}
+        flow.cluster.start_faults = {"ledger/1": "dies", "by-op/2": "dies"}
         flow.order(spread)
         flow.take(Turn(1))
-        flow.cluster.births = {}
+        flow.cluster.start_faults = {}
         flow.rest()
         assert len(flow.entries("done")) == 2
         assert not flow.entries("failed")
@@ -296,7 +296,7 @@ def test_a_new_host_dies_for_good_as_it_gets_its_first_slots(
     with control_trial("sums", str(tmp_path), Obedient(), migration=migration) as flow:
         flow.epoch(everything("sums"))
         targets = {one.target for one in flow.order(spread)}
-        flow.cluster.births = dict.fromkeys(targets, "waits")
+        flow.cluster.start_faults = dict.fromkeys(targets, "waits")
         with armed(at("host.assign", killing(flow, targets))) as faults:
             flow.take(Turn(1))
         assert faults.fired
@@ -311,7 +311,7 @@ def test_a_host_that_dies_for_good_does_not_keep_control_waiting(tmp_path: Path)
     """No treatment was under way. Its slots stay with those that took them."""
     with control_trial("sums", str(tmp_path), Obedient()) as flow:
         flow.epoch(everything("sums"))
-        flow.cluster.births = {"sums/1": "waits"}
+        flow.cluster.start_faults = {"sums/1": "waits"}
         flow.cluster.jobs.kill("sums/1")
         flow.take(Turn(1))
         asked = flow.policy.asked["sums"]
@@ -322,7 +322,7 @@ def test_a_host_that_dies_for_good_does_not_keep_control_waiting(tmp_path: Path)
         assert lost.facts["host"] == "sums/1"
         assert refused.facts["why"] == "a host did not come up in time"
         assert flow.cluster.relocation.hosts("sums") == ["sums/0"]
-        flow.cluster.births = {}
+        flow.cluster.start_faults = {}
         flow.order(spread)
         flow.rest()
         assert len(flow.entries("done")) == 1

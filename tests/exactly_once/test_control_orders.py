@@ -96,10 +96,10 @@ def a_mistake(vitals: Vitals, bounds: Bounds) -> list[Treatment]:
 
 
 NONSENSE: dict[Order, str] = {
-    to_nowhere: "slot 0 would be on a host that leaves",
+    to_nowhere: "slot 0 would stay on a host that leaves",
     no_such_slot: "index 8 is out of bounds",
     below_the_first_slot: "step sums has no slot -1",
-    slots_left_behind: "slot 5 would be on a host that leaves",
+    slots_left_behind: "slot 5 would stay on a host that leaves",
     more_hosts_than_slots: "cannot have the 11 hosts",
     more_hosts_than_allowed: "22 hosts are not within 2 to 20",
     fewer_hosts_than_allowed: "1 hosts are not within 2 to 20",

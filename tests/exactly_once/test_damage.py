@@ -106,7 +106,7 @@ def test_a_damaged_newest_version(
         ]
         on.epoch = log.begun()
         assert on.epoch == newest
-        on.run(rows)  # type: ignore[arg-type]
+        on.run(rows)
         assert on.output(newest) == given
         assert Store(on.store).damage(newest) == ""
         for seed in range(3):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -36,7 +35,7 @@ def test_an_input_that_breaks_off_again_and_again(tmp_path: Path) -> None:
     breaks = [Mishap("courier.read", "cut", 1 + 2 * n) for n in range(3)]
     with trial("sums", str(tmp_path)) as flow:
         assert flow.take(Turn(0, partitions=1, mishaps=tuple(breaks))) == 1
-        assert flow.cluster.attempts == 4
+        assert flow.cluster.tasks.attempts == 4
         flow.check()
 
 
@@ -48,20 +47,20 @@ def test_a_source_that_gives_other_rows_each_time_is_refused(
         flow.take(Turn(0))
         epoch, parts = flow.cluster.epoch, everything("sums")
         pick = random.Random(1)
-        run = flow.cluster._run_attempt
+        read = flow.cluster.read
 
-        def other(text: str, task: Task, part: Sequence[Row], outcome: Any) -> None:
+        def other(part: Sequence[Row], task: Task) -> Iterator[pa.RecordBatch]:
             more = [{"k": 1, "v": 1}] * pick.randrange(1, 1000)
-            run(text, task, [*part, *more], outcome)
+            return read([*part, *more], task)
 
         with monkeypatch.context() as patch:
-            patch.setattr(flow.cluster, "_run_attempt", other)
+            patch.setattr(flow.cluster, "read", other)
             flow.cluster.reads = 2
             with pytest.raises(ChangedInputError, match="when its task was tried again") as refused:
                 flow.cluster.run(parts)
         assert "the same rows when they are read again" in refused.value.hint
         assert flow.cluster.epoch == epoch
-        assert flow.cluster.attempts >= 2 * RUNS
+        assert flow.cluster.tasks.attempts >= 2 * RUNS
         flow.cluster.reads = 1
         flow.cluster.restart()
         flow.check()
@@ -81,5 +80,5 @@ def test_a_batch_that_does_not_reach_its_host_is_missed(
     monkeypatch.setattr(Channels, "write", losing)
     with trial("sums", str(tmp_path), settings=PLAIN) as flow:
         flow.take(Turn(3))
-        assert flow.cluster.attempts == 3
+        assert flow.cluster.tasks.attempts == 3
         flow.check()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -123,12 +124,12 @@ def test_nothing_is_done_twice_when_all_is_well(tmp_path: Path, name: str) -> No
 
 def in_any_order(on: MiniCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on each try of a task gets its rows in another order, as it may behind a shuffle."""
-    run = on._run_attempt
+    read = on.read
 
-    def shuffled(text: str, task: Task, part: Sequence[Row], outcome: Any) -> None:
-        run(text, task, random.Random(task.attempt).sample(part, len(part)), outcome)
+    def shuffled(part: Sequence[Row], task: Task) -> Iterator[pa.RecordBatch]:
+        return read(random.Random(task.attempt).sample(part, len(part)), task)
 
-    monkeypatch.setattr(on, "_run_attempt", shuffled)
+    monkeypatch.setattr(on, "read", shuffled)
 
 
 CHANGES = [("answer", "fail"), ("fail", "answer"), ("answer", "answer")]
@@ -173,18 +174,18 @@ def test_a_task_is_given_up_when_some_hosts_have_its_second_channel(
         by.chance = 1.0
         in_any_order(flow.cluster, monkeypatch)
         flow.take(Turn(1, rows=60))
-        attempts = flow.cluster.attempts
+        attempts = flow.cluster.tasks.attempts
 
         def give_up(where: Mapping[str, object]) -> None:
             until(lambda: seconds.passed["host.applied"] >= partitions * hosts + 1)
             by.workers.chances = {after: 1}
-            flow.cluster.lose_task(where)
+            flow.cluster.tasks.lose_task(where)
 
         late = Fault("host.channel", do=give_up, where={"partition": partitions})
         with armed() as seconds, armed(late) as faults:
             assert flow.take(Turn(2, rows=60)) == 1, "another run does not try it"
         assert len(faults.fired) == 1
-        assert flow.cluster.attempts > attempts + partitions
+        assert flow.cluster.tasks.attempts > attempts + partitions
         flow.check()
 
 

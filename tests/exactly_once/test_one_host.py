@@ -123,13 +123,13 @@ class Alternating(MiniCluster):
 
     drivers = 0
 
-    def _start_driver(self) -> None:
+    def start_driver(self) -> None:
         one_host, self.drivers = self.drivers % 2 == 1, self.drivers + 1
         self.flow = replace(self.flow, one_host=one_host, ordered=self.drivers % 3 == 0)
         self.hosts = {step.id: 1 if one_host else 2 for step in self.flow.keyed}
         self.migration = Migration.parse("pause" if one_host else "lazy")
         self.settings = replace(SETTINGS, host_cores=1 + self.drivers % 3, chunk_rows=5)
-        super()._start_driver()
+        super().start_driver()
 
 
 @pytest.mark.parametrize("name", some([*FLOWS, *LINEAR]))

@@ -259,7 +259,10 @@ def test_the_log_has_one_line_for_a_lost_host_and_one_for_another_run(
         flow.epoch(everything("sums"))
     hosts = [r.getMessage() for r in caplog.records if r.name == "penstock.hosts"]
     epochs = [r.getMessage() for r in caplog.records if r.name == "penstock.epochs"]
-    assert len(hosts) == len(epochs) == 1
-    assert "is given up: it was silent for 1." in hosts[0]
-    assert epochs[0].startswith("epoch 1 is run again, after run 1: host sums/")
+    assert len(hosts) == 1
+    assert "is lost: it was silent for 1." in hosts[0]
+    assert len(epochs) == 2
+    assert epochs[0].startswith("Epoch 1 is run again (run 2): host sums/")
+    assert epochs[1].startswith("All is well again after ")
+    assert "is back, and epoch 1 is durable after 2 runs." in epochs[1]
     assert told.clear_of("epoch 1 run 1: waiting for couriers (1 s)")

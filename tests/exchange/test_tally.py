@@ -1,4 +1,4 @@
-"""What couriers count of what they send, against counting one by one."""
+"""Couriers' counts of sent records, compared with counting one by one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import penstock.operators.aggregate.aggregates as ps
 from penstock import codec
-from penstock.exchange.tally import TOLD, Tally
+from penstock.exchange.tally import REPORTED, Tally
 from penstock.operators.aggregate.plan import AggregatePlan
 from penstock.operators.join.plan import JoinPlan, Regular
 from penstock.operators.operator import EpochTime, StepPlan
@@ -34,7 +34,7 @@ def batch_of(users: list[str]) -> pa.RecordBatch:
 
 
 def noted(plan: StepPlan, batches: list[pa.RecordBatch], watched: tuple[int, ...]) -> Tally:
-    """What is counted of these batches by the time that all were sent."""
+    """The tally after all these batches were sent."""
     tally, sender = Tally(KeyedStep("step", SLOTS, plan), watched), plan.sender(EpochTime(0, 0))
     sent = [out for batch in batches for out in sender.add(0, batch)]
     for batch, hashes in [*sent, *sender.finish()[1]]:
@@ -55,17 +55,18 @@ def test_slots_and_keys_are_counted(users: list[list[int]], watched: set[int]) -
     by_slot = [sum(rows[name] for name in names if slots[name] == s) for s in range(SLOTS)]
     assert tally.counts.tolist() == by_slot
     hot = tally.hot()
-    assert all(told.count == rows[told.key] and slots[told.key] == told.slot for told in hot)
+    assert all(key.count == rows[key.key] and slots[key.key] == key.slot for key in hot)
     for slot in range(SLOTS):
-        told = [key for key in hot if key.slot == slot]
-        assert [key.count for key in told] == sorted((key.count for key in told), reverse=True)
-        assert len(told) <= TOLD
+        keys_of_slot = [key for key in hot if key.slot == slot]
+        key_counts = [key.count for key in keys_of_slot]
+        assert key_counts == sorted(key_counts, reverse=True)
+        assert len(keys_of_slot) <= REPORTED
         if slot not in watched:
-            assert not told
+            assert not keys_of_slot
             continue
-        assert len(told) >= min(1, by_slot[slot])
+        assert len(keys_of_slot) >= min(1, by_slot[slot])
         heavy = {name for name in names if slots[name] == slot and 4 * rows[name] > by_slot[slot]}
-        assert heavy <= {key.key for key in told}
+        assert heavy <= {key.key for key in keys_of_slot}
 
 
 def test_keys_are_named_whatever_is_sent() -> None:
@@ -99,23 +100,23 @@ def test_keys_are_named_whatever_is_sent() -> None:
     ]
     for plan, batch, wanted in cases:
         hot = noted(plan, [batch], all_slots).hot()
-        assert {(told.key, told.count) for told in hot} == wanted, str(plan)
+        assert {(key.key, key.count) for key in hot} == wanted, str(plan)
 
 
 def test_long_keys_are_cut_and_still_differ() -> None:
     tally = noted(ROWS, [batch_of(["x" * 1000 + end for end in "abb"])], tuple(range(SLOTS)))
-    keys = {told.key: told.count for told in tally.hot()}
+    keys = {key.key: key.count for key in tally.hot()}
     assert sorted(keys.values()) == [1, 2]
     assert all(len(key) < 220 for key in keys)
 
 
-def test_the_driver_learns_it() -> None:
-    """By way of JSON, all steps in one report."""
+def test_the_report_to_the_driver_has_all_counts() -> None:
+    """All steps are in one report, which is sent as JSON."""
     tallies = [noted(ROWS, [batch_of(["a", "b", "a"])], (0, 1, 2)), noted(ROWS, [], (0,))]
     tallies[1].step = "second"
     loads = {tally.step: tally.counts for tally in tallies}
-    told = Seen(0, loads=loads, hot=tuple(key for tally in tallies for key in tally.hot()))
-    seen = codec.decode(codec.encode(told), Seen)
+    report = Seen(0, loads=loads, hot=tuple(key for tally in tallies for key in tally.hot()))
+    seen = codec.decode(codec.encode(report), Seen)
     assert {step: counts.sum() for step, counts in seen.loads.items()} == {"step": 3, "second": 0}
     assert seen.loads["step"].dtype == np.int64
     assert HotKeyCount("step", tallies[0].hot()[0].slot, "user=a", 2) in seen.hot

@@ -31,7 +31,8 @@ def test_the_public_names_are_these() -> None:
         "StoreError", "Treatment", "Vitals", "Window", "WindowedFlow", "approx_distinct", "avg",
         "collect", "configure", "count", "count_distinct", "first", "flow", "foreach_arrow",
             "foreach_batch", "hopping", "kafka", "rate", "source",
-        "last", "max", "min", "new_host", "session", "session_window", "sum", "to", "tumbling",
+        "last", "log_to_stderr", "max", "min", "new_host", "session",
+        "session_window", "sum", "to", "tumbling",
     }  # fmt: skip
 
 

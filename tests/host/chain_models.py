@@ -1,4 +1,4 @@
-"""What steps do, row by row, with plain dicts: models of those in `tests.host.chain_steps`."""
+"""Models of the steps in `tests.host.chain_steps`: they work row by row, with plain dicts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Values = tuple[int, int, int]
 
 
 class Model(Protocol):
-    """What a step does, row by row."""
+    """A model of a step, which works row by row."""
 
     def open(self, now_ms: int) -> list[Values]: ...
     def take(self, row: Values, place: tuple[int, int], now_ms: int) -> list[Values]: ...
@@ -26,7 +26,7 @@ class Model(Protocol):
 
 @dataclass
 class Mapped:
-    """`map_batches`: each row as often as its number and the salt say."""
+    """A model of `map_batches`: it repeats each row as often as `mapped_copies` says."""
 
     salt: int
 
@@ -42,13 +42,13 @@ class Mapped:
 
 
 def mapped_copies(n: int, salt: int) -> int:
-    """None, one or two; of every eighth salt always just one."""
+    """Return the number of copies of a row: 0, 1 or 2; always 1 for every eighth salt."""
     return (n + salt) % 3 if salt % 8 else 1
 
 
 @dataclass
 class Processed:
-    """A processor with a value for each key."""
+    """A model of a processor with one value for each key."""
 
     key: tuple[str, ...]
     salt: int
@@ -56,14 +56,14 @@ class Processed:
     always_one: bool = False
     held: dict[tuple[int, ...], int] = field(default_factory=dict)
     due: set[tuple[int, int, tuple[int, ...]]] = field(default_factory=set)
-    """(when, the key's hash, the key)."""
+    """Timers: (due time, hash of the key, key)."""
 
     def open(self, now_ms: int) -> list[Values]:
-        given = []
+        output = []
         for at, hash, key in sorted(due for due in self.due if due[0] <= now_ms):
             self.due.remove((at, hash, key))
-            given.append(fired(key, at, self.held.get(key, 0)))
-        return given
+            output.append(fired(key, at, self.held.get(key, 0)))
+        return output
 
     def take(self, row: Values, place: tuple[int, int], now_ms: int) -> list[Values]:
         key = key_of(row, self.key)
@@ -91,7 +91,7 @@ def fired(key: tuple[int, ...], at: int, held: int) -> Values:
 
 
 def hash_of(key: tuple[int, ...]) -> int:
-    """As places have it."""
+    """Return the hash of a key as it is in places."""
     schema = pa.schema([(f"key{n}", pa.int64()) for n in range(len(key))])
     arrays = [pa.array([part], pa.int64()) for part in key]
     hashes = KeyCodec(schema).encode(pa.RecordBatch.from_arrays(arrays, schema=schema)).hashes
@@ -100,7 +100,7 @@ def hash_of(key: tuple[int, ...]) -> int:
 
 @dataclass
 class First:
-    """`distinct`."""
+    """A model of `distinct`."""
 
     key: tuple[str, ...]
     seen: set[tuple[int, ...]] = field(default_factory=set)
@@ -121,7 +121,7 @@ class First:
 
 @dataclass
 class Sums:
-    """An aggregate: how many rows, and the sum of n, of keys that an epoch has touched."""
+    """A model of an aggregate: row count and sum of n, for the keys that an epoch has touched."""
 
     key: str
     held: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -140,8 +140,8 @@ class Sums:
 
     def close(self) -> list[Values]:
         keys = sorted(self.first, key=lambda key: self.first[key])
-        given = [(key, *self.held[key]) for key in keys]
-        return given if self.key == "a" else [(rows, key, total) for key, rows, total in given]
+        sums = [(key, *self.held[key]) for key in keys]
+        return sums if self.key == "a" else [(rows, key, total) for key, rows, total in sums]
 
 
 def key_of(row: Values, key: Sequence[str]) -> tuple[int, ...]:

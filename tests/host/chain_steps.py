@@ -1,4 +1,4 @@
-"""Steps of which random chains are made, with user code that can be made to fail."""
+"""Steps for random chains, with user code that can be made to fail."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from tests.host.chain_models import (
 )
 
 SOURCE = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("n", pa.int64())])
-"""Also what each step gives, in this or in another order of columns."""
+"""Columns of the source, and of each step's output, though perhaps in another order."""
 
 
 class Bomb:
-    """Lets one of the calls of user code fail."""
+    """Makes one call of user code fail."""
 
     def __init__(self) -> None:
         self._calls = count()
         self._at: int | None = None
 
     def lay(self, calls: int | None) -> None:
-        """The call after so many others fails; None: none of them."""
+        """Make the call after this many others fail; None: no call fails."""
         self._calls, self._at = count(), calls
 
     def tick(self) -> None:
@@ -70,11 +70,11 @@ class MapFunction:
     salt: int
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
-        model, given = Mapped(self.salt), list[Values]()
+        model, output = Mapped(self.salt), list[Values]()
         for row in values_of(batch):
             BOMB.tick()
-            given += model.take(row, (0, 0), 0)
-        return batch_of(given) if given else None
+            output += model.take(row, (0, 0), 0)
+        return batch_of(output) if output else None
 
 
 class Mixer(KeyedProcessor):
@@ -102,7 +102,7 @@ class Mixer(KeyedProcessor):
 
 
 class Alarms(Mixer):
-    """One with timers."""
+    """A `Mixer` with timers."""
 
     def taken(self, held: int, row: Any, timers: Any) -> int:
         held = super().taken(held, row, timers)
@@ -117,7 +117,7 @@ class Alarms(Mixer):
 
 
 class BatchMixer(KeyedProcessor):
-    """One that takes batches, and gives a row for each."""
+    """A processor that is called with batches, and emits one row for each row."""
 
     output_schema = "a long, b long, n long"
 
@@ -129,15 +129,15 @@ class BatchMixer(KeyedProcessor):
         self.held = handle.get_value_state("held", "n long")
 
     def handle_batch(self, batch: pa.RecordBatch, timers: Any) -> pa.RecordBatch:
-        given = []
+        output = []
         for row in values_of(batch):
             BOMB.tick()
             with self.handle.for_key(key_of(row, self.key)):
                 (held,) = self.held.get() or (0,)
                 held = mixed(held, row, self.salt)
                 self.held.update((held,))
-            given += processed(row, held, True)
-        return batch_of(given)
+            output += processed(row, held, True)
+        return batch_of(output)
 
 
 def plan_of(spec: Spec, source: pa.Schema) -> StepPlan:
@@ -164,8 +164,8 @@ def model_of(spec: Spec) -> Model:
     return Processed(key, spec.salt, spec.kind == "timers", spec.kind == "batch")
 
 
-def flow_of(specs: Sequence[Spec], **how: Any) -> FlowPlan:
-    """A flow of these steps; at least one of them must have state."""
+def flow_of(specs: Sequence[Spec], **options: Any) -> FlowPlan:
+    """Return a flow of these steps, of which at least one must have state."""
     steps, schema = list[Step](), SOURCE
     for number, spec in enumerate(specs):
         name = f"{spec.kind}-{number}"
@@ -175,7 +175,7 @@ def flow_of(specs: Sequence[Spec], **how: Any) -> FlowPlan:
             slots = 1 if spec.kind == "global" else spec.slots
             steps.append(KeyedStep(name, slots, plan_of(spec, schema)))
         schema = steps[-1].output
-    return FlowPlan((SourcePlan(SOURCE),), tuple(steps), **how)
+    return FlowPlan((SourcePlan(SOURCE),), tuple(steps), **options)
 
 
 def batch_of(rows: Sequence[Values]) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""Chains of steps, taken through epochs by `StepChain` and, row by row, by plain lists and dicts."""
+"""Runs chains of steps through epochs: with `StepChain`, and with a model of plain lists and dicts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Partitions = Sequence[Sequence[Values]]
 
 
 class SerialChain:
-    """One thread that does it all, one row after the other."""
+    """A model of a chain: one thread that processes one row after the other."""
 
     def __init__(self, specs: Sequence[Spec]) -> None:
         self._steps = [model_of(spec) for spec in specs]
@@ -36,16 +36,16 @@ class SerialChain:
     def channel(self, partition: int, rows: Sequence[Values], now_ms: int, last: bool) -> Any:
         stream = list(rows)
         for number, step in enumerate(self._steps):
-            given = list(self._fired[number]) if partition == 0 else []
+            output = list(self._fired[number]) if partition == 0 else []
             for place, row in enumerate(stream):
-                given += step.take(row, (partition, place), now_ms)
-            stream = given + (step.close() if last else [])
+                output += step.take(row, (partition, place), now_ms)
+            stream = output + (step.close() if last else [])
         return stream
 
     def epoch(
         self, parts: Partitions, now_ms: int, turns: Sequence[int]
     ) -> dict[int, list[Values]]:
-        """What each partition gives, where channels close in this order."""
+        """Return the output of each partition when channels close in this order."""
         self.open(now_ms)
         return {
             partition: self.channel(partition, parts[partition], now_ms, partition == turns[-1])
@@ -103,7 +103,7 @@ class OneHostChain:
         self.run += 1
 
     def deltas(self) -> list[pa.Table]:
-        """What has changed since the last seal, by step."""
+        """Return the changes since the last seal, by step."""
         return [machine.operator.table.delta() for machine in self.machines]
 
     def end(self) -> None:
@@ -117,7 +117,7 @@ def rows_of(answer: Answer) -> list[Values]:
 
 
 def cut(rows: Sequence[Values], size: int) -> list[pa.RecordBatch]:
-    """Rows in batches, as a source may bring them: also an empty one."""
+    """Cut rows into batches, as a source may send them, with an empty one in some cases."""
     return [batch_of(rows[at : at + size]) for at in range(0, len(rows) + 1, size)]
 
 

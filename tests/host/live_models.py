@@ -1,7 +1,8 @@
-"""Hosts in live runs that can be copied: a table of plain values, with all orders of deliveries to try.
+"""Hosts in live runs that can be copied, so that a test can try all orders of deliveries.
 
-A key's state is the tuple of the rows that were applied to it, in order: so whatever is lost, doubled or
-out of order shows. Everything else is the real thing: `Rounds`, `Holdings`, `Residence`, `Copies`.
+Their table is a plain dict. A key's state is the tuple of the rows that were applied to it, in order. So rows
+that are lost, doubled or out of order show. All other parts are the real ones: `Rounds`, `Holdings`,
+`Residence`, `Copies`.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ def slot(key: int) -> int:
 
 
 KEYS = [next(k for k in range(100) if slot(k) == s) for s in range(SLOTS)]
-"""A key of each slot."""
+"""One key of each slot."""
 
 
 @dataclass
 class Rows:
-    """Entries on their way."""
+    """Entries that are being moved."""
 
     state: State
 
@@ -53,14 +54,14 @@ class Rows:
 
 
 class PlainTable:
-    """What `Holdings` wants of a table; a key is its own entry."""
+    """A table with the methods that `Holdings` uses. A key is its own entry."""
 
     slots, nbytes, renumberings = SLOTS, 0, 0
     codec = CODEC
 
     def __init__(self) -> None:
         self.now: State = {}
-        """Keys that are here; those known to be absent have no rows."""
+        """Rows of each known key. A key that is known to be absent has no rows."""
         self.changed: set[int] = set()
         self.kept: list[tuple[State, set[int]]] = [({}, set())]
 
@@ -121,7 +122,7 @@ def ints(keys: Keys) -> Array:
 
 
 class PlainOperator:
-    """Appends rows to their key."""
+    """An operator that appends each row to its key's state."""
 
     output, due_columns, ordered = SCHEMA, (), False
 
@@ -151,7 +152,7 @@ class PlainOperator:
         self.table.rollback()
 
 
-# -- what couriers do
+# -- scripts of couriers
 
 
 @dataclass(frozen=True)
@@ -163,14 +164,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Move:
-    """From here on a slot belongs to another host."""
+    """A slot moves to another host."""
 
     slot: int
     source: int
     target: int
     whole: bool = False
     after: int = 0
-    """Only done when this version is durable: the one in which the slot moved before."""
+    """Version that must be durable before the move: the one in which the slot moved last."""
 
 
 @dataclass(frozen=True)
@@ -183,25 +184,25 @@ Deed = Row | Move | Cut
 
 @dataclass
 class World:
-    """Hosts, what is under way to them, and the store."""
+    """Hosts, the frames on their way to them, and the store."""
 
     hosts: list[Rounds]
     streams: dict[tuple[int, int], deque[tuple[Frame, pa.RecordBatch | None]]]
-    """(courier, host) -> what was not delivered yet."""
+    """(courier, host) -> frames that were not delivered yet."""
     before: dict[int, dict[int, list[int]]]
-    """Epoch -> key -> rows that belong to it or to one before."""
+    """Epoch -> key -> rows of that epoch and of all earlier ones."""
     owners: dict[int, list[int]]
-    """Epoch -> the owner of each slot at its end."""
+    """Epoch -> owner of each slot at its end."""
     store: list[State]
-    """What each version holds; the first is version 0."""
+    """State of each version, from version 0 on."""
     asked: list[list[tuple[NeedKeys, list[Rows | None]]]] = field(default_factory=list)
-    """Per host: what it needs, and the answers that have left their source."""
+    """For each host, its requests, with the answers that have left their source."""
     gathered: dict[int, dict[int, list[Rows]]] = field(default_factory=dict)
     """Epoch -> host -> deltas."""
     slow: bool = False
-    """Hosts work at times of their own, on a row at a time: frames wait in queues."""
+    """Whether receiving a frame and working on it are separate events, so that frames wait in queues."""
     stirred: set[int] = field(default_factory=set)
-    """Slow hosts that have something to do."""
+    """Slow hosts that have work to do."""
     _unchanging: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
@@ -222,7 +223,7 @@ class World:
         return cast(PlainTable, self.holdings(host).operator.table)
 
     def copied(self, *hosts: int) -> World:
-        """The same again, to go on from here another way with these hosts."""
+        """Return a copy in which these hosts can go on in another way."""
         memo = {id(value): value for value in self._unchanging}
         for host in hosts:
             memo |= {id(held): held for held in self.hosts[host]._held.chunks}
@@ -244,12 +245,12 @@ class World:
             self._unchanging,
         )
 
-    # -- what can happen
+    # -- events
 
     def events(self) -> Iterator[tuple[Any, ...]]:
         for where, frames in self.streams.items():
             reroute = frames[0][0].message.reroute if frames and frames[0][0].message else None
-            # the pace tells after which version it is done
+            # In these tests `trickle_mb_s` holds the version that must be durable first.
             if frames and (reroute is None or reroute.trickle_mb_s < len(self.store)):
                 yield ("deliver", *where)
         for host in sorted(self.stirred):
@@ -267,33 +268,33 @@ class World:
             yield ("manifest",)
 
     def happen(self, event: tuple[Any, ...]) -> None:
-        what, *where = event
-        if what == "deliver":
+        kind, *where = event
+        if kind == "deliver":
             courier, host = where
             self.hosts[host].receive(courier, *self.streams[courier, host].popleft())
-        elif what == "serve":
+        elif kind == "serve":
             host, place, part = where
             need, answers = self.asked[host][place]
             answers[part] = self.answer(host, *need.parts[part])
             return
-        elif what == "install":
+        elif kind == "install":
             host, place = where
             need, answers = self.asked[host].pop(place)
             for (_, keys), rows in zip(need.parts, answers, strict=True):
                 self.holdings(host).install(need, keys, cast(pa.Table, rows))
             self.hosts[host].fetched(need)
-        elif what == "trickle":
+        elif kind == "trickle":
             (host,) = where
             wanted, keys, rows = cast(tuple[Any, Keys, Rows], self.whole_slot(host))
             self.holdings(host).install(wanted, keys, cast(pa.Table, rows))
             self.holdings(host).complete_slot(wanted)
             self.hosts[host].state_came()
-        elif what == "manifest":
+        elif kind == "manifest":
             self.commit()
             return
         else:
             (host,) = where
-        if self.slow and what != "work":
+        if self.slow and kind != "work":
             self.stirred.add(host)
             return
         outcome = self.hosts[host].work()
@@ -307,16 +308,16 @@ class World:
             self.gathered.setdefault(gathered.epoch, {})[host] = deltas
 
     def answer(self, asks: int, source: FrozenCopy | None, keys: Keys) -> Rows | None:
-        """What a source, or the store, tells a host of keys; None: it cannot yet."""
+        """Return the rows of keys from a source or the store; None if it cannot answer yet."""
         wanted, slots = [int(k) for k in ints(keys)], slots_of(keys.hashes, SLOTS)
         needed = int(self.holdings(asks).residence.came[slots].max())
         rows: State = {}
         if source is not None:
             other = self.holdings(int(source.location))
             if other.residence.holds(slots, source.version, source.run).all():
-                found, unknown = other.copies.of_keys(keys, source.version, source.run)
+                copied, unknown = other.copies.of_keys(keys, source.version, source.run)
                 rows, wanted = (
-                    dict(cast(Rows, found).state),
+                    dict(cast(Rows, copied).state),
                     [wanted[at] for at in unknown.tolist()],
                 )
                 lacking = other.copies.lacking(slots)
@@ -338,30 +339,30 @@ class World:
         return None if rows is None else (wanted, keys, rows)
 
     def commit(self) -> None:
-        """The manifest of the next version: what was given away comes first."""
-        state, told = dict(self.store[-1]), self.gathered[len(self.store)].values()
-        for deltas in [*(d[:-1] for d in told), *(d[-1:] for d in told)]:
+        """Write the manifest of the next version. Deltas of slots that left come first."""
+        state, sealed = dict(self.store[-1]), self.gathered[len(self.store)].values()
+        for deltas in [*(d[:-1] for d in sealed), *(d[-1:] for d in sealed)]:
             for rows in deltas:
                 state |= rows.state
         for key, expected in self.before[len(self.store)].items():
             self.check(state.get(key, ()), expected)
         self.store.append(state)
 
-    # -- what must hold
+    # -- invariants
 
-    def check(self, found: tuple[int, ...], rows: list[int]) -> None:
-        """Just these rows of a key were applied, each once, and those of a courier in their order."""
-        assert sorted(found) == sorted(rows), f"{found}, not {rows}"
+    def check(self, applied: tuple[int, ...], rows: list[int]) -> None:
+        """Check that exactly these rows of a key were applied, each once and each courier's in order."""
+        assert sorted(applied) == sorted(rows), f"{applied}, not {rows}"
         for courier in {row // 100 for row in rows}:
-            mine = [row for row in found if row // 100 == courier]
-            assert mine == sorted(mine), f"rows {found} are not in order"
+            mine = [row for row in applied if row // 100 == courier]
+            assert mine == sorted(mine), f"rows {applied} are not in order"
 
     def at_rest(self) -> None:
-        """Nothing more can happen."""
+        """Check the state when nothing more can happen."""
         last = max(self.before)
-        assert not any(self.streams.values()), "frames are left"
-        assert not any(host._held.chunks for host in self.hosts), "rows are held for ever"
-        assert not any(c.frames for host in self.hosts for c in host._couriers), "frames wait"
+        assert not any(self.streams.values()), "frames were not delivered"
+        assert not any(host._held.chunks for host in self.hosts), "rows are held forever"
+        assert not any(c.frames for host in self.hosts for c in host._couriers), "frames are queued"
         for host, rounds in enumerate(self.hosts):
             owned = np.flatnonzero(rounds._holdings.residence.owned).tolist()
             assert owned == [s for s in range(SLOTS) if self.owners[last][s] == host]
@@ -371,7 +372,7 @@ class World:
                 self.check(self.table(owner).now.get(key, ()), self.before[last][key])
 
     def goes_back(self) -> None:
-        """All hosts return to the newest version, and are as they were."""
+        """Roll all hosts back to the newest version, and check that they are as they were."""
         version = len(self.store) - 1
         for host in range(len(self.hosts)):
             holdings = self.holdings(host)
@@ -404,7 +405,7 @@ class World:
             tuple(sorted(self.table(host).now.items())),
             tuple(sorted(self.table(host).changed)),
             tuple((len(c.frames), c.rows, c.barrier, c.newest) for c in rounds._couriers),
-            (rounds._pulled, rounds._given, host in self.stirred),
+            (rounds._pulled, rounds._left, host in self.stirred),
             tuple((h.serial, h.courier, h.number, h.keys.hashes.tobytes()) for h in rounds._held.chunks),
             tuple((n, tuple(sorted(seen))) for n, (_, seen) in rounds._messages.items()),
             tuple(getattr(residence, n).tobytes() for n in ("owned", "partial", "frozen", "came", "whole")),
@@ -419,8 +420,11 @@ def world(
     stored: bool = False,
     slow: bool = False,
 ) -> World:
-    """A run of couriers that do these things. With `stored`, each key has a row in the store already, and
-    hosts have nothing of it. Hosts may be `slow`: then a round should be of a row."""
+    """Return a run of couriers with these scripts.
+
+    With `stored`, each key already has a row in the store, which hosts have not fetched. With `slow` hosts a
+    round should have one row.
+    """
     store: State = dict.fromkeys(KEYS, (-1,)) if stored else {}
     rounds = []
     for host in range(hosts):
@@ -442,12 +446,12 @@ def world(
         for deed in script:
             if isinstance(deed, Row):
                 row += 1
-                key, who = KEYS[deed.slot], courier * 100 + row
-                batch = pa.record_batch({"k": [key], "row": [who]}, schema=SCHEMA)
+                key, row_id = KEYS[deed.slot], courier * 100 + row
+                batch = pa.record_batch({"k": [key], "row": [row_id]}, schema=SCHEMA)
                 chunk = Frame(chunk=Chunk(row, ROWS))
                 streams[courier, table[deed.slot]].append((chunk, batch))
                 rows = before.setdefault(epoch, {k: [] for k in KEYS})
-                rows[key].append(who)
+                rows[key].append(row_id)
                 continue
             if isinstance(deed, Move):
                 handing = Handing(
@@ -475,7 +479,7 @@ def world(
 
 
 def explore(make: Callable[[], World], most: int = 200_000, back_every: int = 5) -> int:
-    """Go through all that can happen, in all orders; gives the number of states."""
+    """Try all events in all orders, and return the number of states."""
     start = make()
     seen = {start.signature()}
     todo: list[tuple[World, tuple[Any, ...]]] = [(start, ())]

@@ -1,4 +1,4 @@
-"""Live hosts behind real servers, with couriers that are pretended in threads of the test."""
+"""Live hosts with real servers, and couriers that are simulated by the test."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ def slots(keys: list[int]) -> list[int]:
 
 
 def newest(rows: Iterable[dict[str, Any]]) -> dict[int, tuple[int, int]]:
-    """Key -> (count, sum) in the row with the highest count."""
-    found: dict[int, tuple[int, int]] = {}
+    """Return key -> (count, sum) of the row with the highest count."""
+    latest: dict[int, tuple[int, int]] = {}
     for row in rows:
-        found[row["k"]] = max(found.get(row["k"], (0, 0)), (row["n"], row["t"]))
-    return found
+        latest[row["k"]] = max(latest.get(row["k"], (0, 0)), (row["n"], row["t"]))
+    return latest
 
 
 class Stream:
-    """A courier's stream to one host: sends frames, keeps what comes back."""
+    """A courier's stream to one host. It sends frames, and keeps all answers."""
 
     def __init__(self, location: str, header: StreamHeader) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -121,14 +121,14 @@ class Stream:
         self.close()
 
     def close(self) -> None:
-        """Break it off."""
+        """Cancel the stream."""
         self._reader.cancel()
         self._thread.join(5)
         self._endpoint.close()
 
 
 class Rig:
-    """Two hosts of a step that sums, the couriers of a run, and what a driver does."""
+    """Hosts of a step that sums, the couriers of a run, and the driver's orders."""
 
     def __init__(
         self, couriers: int = 2, hosts: int = 2, version: int = -1, **options: Any
@@ -165,7 +165,7 @@ class Rig:
         return Assignment(version, mine, (Incoming(mine, None),))
 
     def begin(self) -> None:
-        """A run begins."""
+        """Begin a run."""
         self.run += 1
         for line in self.lines:
             line.call("join", 5_000, run=self.run, couriers=self.couriers)
@@ -178,7 +178,7 @@ class Rig:
         }
 
     def send(self, courier: int, *pairs: tuple[int, int]) -> None:
-        """Rows of a courier, to their owners."""
+        """Send rows from a courier to the owners of their slots."""
         self.chunk += 1
         for host in range(len(self.servers)):
             some = [(k, v) for k, v in pairs if self.owners[slots([k])[0]] == host]
@@ -201,13 +201,13 @@ class Rig:
         self.number, self.epoch = self.number + 1, self.epoch + 1
         return message
 
-    def move(self, moved: tuple[int, ...], source: int, target: int, **how: Any) -> Message:
-        """A reroute; whoever sends rows after it sends them to the new owner."""
+    def move(self, moved: tuple[int, ...], source: int, target: int, **options: Any) -> Message:
+        """Return a reroute. Rows that are sent after it go to the new owner."""
         handing = Handing(
             moved, self.names[source], self.servers[source].location,
             self.names[target], self.servers[target].location,
         )  # fmt: skip
-        message = Message(reroute=Reroute(self.number, STEP, (handing,), **how))
+        message = Message(reroute=Reroute(self.number, STEP, (handing,), **options))
         self.number += 1
         for slot in moved:
             self.owners[slot] = target
@@ -218,17 +218,17 @@ class Rig:
             self.streams[courier, host].send(Frame(time=time))
 
     def seal(self, epoch: int) -> list[HostVitals]:
-        """All hosts' deltas of an epoch become a manifest."""
-        told = [
+        """Write a manifest with all hosts' deltas of an epoch, and return their vitals."""
+        replies = [
             line.call("seal", 20_000, epoch=epoch, run=self.run, partitions=0)
             for line in self.lines
         ]
-        refs = [[codec.from_plain(ref, DeltaRef) for ref in one["deltas"]] for one in told]
-        away = [ref for one in refs for ref in one if "-away-" in ref.file]
-        own = [ref for one in refs for ref in one if "-away-" not in ref.file]
+        refs = [codec.from_plain(ref, DeltaRef) for reply in replies for ref in reply["deltas"]]
+        away = [ref for ref in refs if "-away-" in ref.file]
+        own = [ref for ref in refs if "-away-" not in ref.file]
         manifest = Manifest(epoch, 0, -1, "", (*away, *own), {}, {}, 0, 0)
         self.store.write_manifest(manifest)
-        return [codec.from_plain(one["vitals"], HostVitals) for one in told]
+        return [codec.from_plain(reply["vitals"], HostVitals) for reply in replies]
 
     def rollback(self, version: int) -> None:
         for line in self.lines:
@@ -237,7 +237,7 @@ class Rig:
         self.close_streams()
 
     def stored(self, version: int) -> dict[int, tuple[int, int]]:
-        """Key -> (count, sum) of a version, as anybody reads it."""
+        """Return key -> (count, sum) of a version in the store."""
         reader = self.servers[0]._reader()
         reader.refresh(version)
         operator = KeyedStep(STEP, SLOTS, PLAN).operator()
@@ -248,8 +248,8 @@ class Rig:
         operator.table.touch(touched)  # type: ignore[union-attr]
         return newest(row for batch in operator.close().batches for row in batch.to_pylist())
 
-    def given(self) -> dict[int, tuple[int, int]]:
-        """Key -> the newest (count, sum) that any courier was given."""
+    def received(self) -> dict[int, tuple[int, int]]:
+        """Return key -> newest (count, sum) that any courier has received."""
         return newest(row for stream in self.streams.values() for row in list(stream.rows))
 
     def close_streams(self) -> None:

@@ -1,4 +1,4 @@
-"""Takes an operator, plain or in parts, through epochs with mishaps, and notes all that it gives."""
+"""Runs an operator, plain or in parts, through epochs with mishaps, and records its output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Channel = tuple[str, list[pa.RecordBatch]]
 
 
 class AnyOperator(Protocol):
-    """An operator, in parts or not."""
+    """An operator, plain or in parts."""
 
     @property
     def table(self) -> StepTable: ...
@@ -39,8 +39,8 @@ class AnyOperator(Protocol):
 
 
 @dataclass
-class Given:
-    """What an epoch gave: rows by answer in the order of their places, or all rows in any order."""
+class Output:
+    """The output of an epoch: rows of each answer in the order of places, or all rows in any order."""
 
     rows: list[list[Row]] = field(default_factory=list)
     bag: Counter[tuple[Any, ...]] = field(default_factory=Counter)
@@ -56,8 +56,8 @@ def run(
     epochs: list[Epoch],
     ordered: bool,
     cut: int = 3,
-) -> list[Given]:
-    """Run all epochs; rows of a channel come in batches of `cut` rows at most."""
+) -> list[Output]:
+    """Run all epochs. A channel's rows come in batches of at most `cut` rows."""
     operator, outcome, deltas = make(), [], list[pa.Table]()
     for number, epoch in enumerate(epochs):
         time = EpochTime(number, epoch.now_ms, epoch.watermark_ms, epoch.final)
@@ -70,7 +70,7 @@ def run(
             if number % 2:
                 operator.close()
             operator.rollback()
-        given = Given(due=operator.due(time))
+        output = Output(due=operator.due(time))
         answers = [operator.open(time)]
         for partition, (kind, batches) in enumerate(channels):
             places = places_of(batches, partition, ordered)
@@ -81,26 +81,26 @@ def run(
             answers.append(operator.apply(kind, batches, places))
         answers.append(operator.close())
         for answer in answers:
-            _note(given, answer, ordered)
+            _note(output, answer, ordered)
         delta = operator.table.delta()
         deltas.append(delta)
-        given.delta = Counter(map(repr, delta.to_pylist()))
+        output.delta = Counter(map(repr, delta.to_pylist()))
         operator.table.seal()
-        given.entries = len(operator.table)
-        outcome.append(given)
+        output.entries = len(operator.table)
+        outcome.append(output)
     operator.shutdown()
     return outcome
 
 
 def sent(plan: StepPlan, time: EpochTime, rows: list[Row], cut: int) -> Channel:
-    """What a courier sends of these rows: its kind, and batches."""
+    """Return the kind and the batches that a courier sends for these rows."""
     sender = plan.sender(time)
-    going = []
+    outgoing = []
     for start in range(0, len(rows), cut):
         batch = pa.RecordBatch.from_pylist(rows[start : start + cut], plan.inputs[0])
-        going += list(sender.add(0, batch))
+        outgoing += list(sender.add(0, batch))
     kind, rest = sender.finish()
-    return kind, [batch for batch, _ in [*going, *rest]]
+    return kind, [batch for batch, _ in [*outgoing, *rest]]
 
 
 def places_of(batches: list[pa.RecordBatch], partition: int, ordered: bool) -> Places | None:
@@ -108,17 +108,17 @@ def places_of(batches: list[pa.RecordBatch], partition: int, ordered: bool) -> P
     return Places.of_records(partition, np.arange(rows)) if ordered else None
 
 
-def _note(given: Given, answer: Answer, ordered: bool) -> None:
+def _note(output: Output, answer: Answer, ordered: bool) -> None:
     for batch in answer.batches:
         batch.validate(full=True)
     if ordered:
         assert [b.num_rows for b in answer.batches] == [len(p) for p in answer.places]
         batches = in_order(answer.batches, answer.places)
-        given.rows.append([row for batch in batches for row in batch.to_pylist()])
+        output.rows.append([row for batch in batches for row in batch.to_pylist()])
     else:
         assert not answer.places
-        given.bag += bag([row for batch in answer.batches for row in batch.to_pylist()])
-    given.dead += Counter(answer.dead)
+        output.bag += bag([row for batch in answer.batches for row in batch.to_pylist()])
+    output.dead += Counter(answer.dead)
 
 
 def _after_mishap(

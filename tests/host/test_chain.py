@@ -1,4 +1,4 @@
-"""A chain of steps in one host gives what one thread gives that takes one row after the other."""
+"""A chain of steps in one host has the same output as one thread that takes one row after the other."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ WORKERS = st.builds(
 def any_chain(
     specs: list[Spec], epochs: Any, workers: Settings, size: int, turns: list[int]
 ) -> None:
-    """Several partitions, whose channels close in the order of `turns`."""
+    """Compare a chain with its model, for several partitions whose channels close in the order of `turns`."""
     chain, model = OneHostChain(flow_of(specs, one_host=True), workers), SerialChain(specs)
     try:
         for epoch, parts in enumerate(epochs):
@@ -65,7 +65,7 @@ def any_chain(
 def a_failing_chain(
     specs: list[Spec], epochs: Any, workers: Settings, size: int, bombs: list[int]
 ) -> None:
-    """It is tried again, or its whole epoch is, and gives what it would have given."""
+    """Retry failed channels, or the whole epoch, and check that the output is as without failures."""
     chain, model = OneHostChain(flow_of(specs, one_host=True), workers), SerialChain(specs)
     try:
         for epoch, parts in enumerate(epochs):
@@ -84,7 +84,7 @@ def a_failing_chain(
 
 
 class _GivenUp(Exception):
-    """The run is over."""
+    """The run was given up."""
 
 
 def _epoch(
@@ -107,7 +107,7 @@ def _epoch(
                     raise
                 continue
             except StaleRunError as over:
-                # only what fails behind the end of the epoch ends its run
+                # Only a failure after the end of the epoch gives up the run.
                 assert partition == len(parts) - 1
                 raise _GivenUp from over
             assert rows_of(answer) == expected[partition]
@@ -132,7 +132,7 @@ def test_a_channel_that_fails_changes_nothing(**case: Any) -> None:
 
 @pytest.fixture
 def restless() -> Iterator[None]:
-    """Threads take turns as often as they can."""
+    """Make threads switch as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield

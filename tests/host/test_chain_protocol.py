@@ -1,4 +1,4 @@
-"""The protocol of a chain: a channel opens, counts and closes in all steps at once, or in none."""
+"""The protocol of a chain: a channel opens and closes in all steps at once, or in none."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ def chain(request: pytest.FixtureRequest) -> Any:
 
 
 def epoch(chain: OneHostChain, number: int) -> list[Any]:
-    """Take both partitions through an epoch; gives their answers."""
+    """Run both partitions through an epoch, and return their answers."""
     time = EpochTime(number, 1000 * number)
     return [chain.channel(chain.header(time, p, 2), cut(ROWS[p], 11)) for p in range(2)]
 
 
 def expected(epochs: int) -> list[list[Any]]:
-    """What the partitions of the last of so many epochs give."""
+    """Return the expected output of each partition in the last of this many epochs."""
     model = SerialChain(SPECS)
     for number in range(epochs):
-        given = model.epoch(ROWS, 1000 * number, range(2))
-    return [given[p] for p in range(2)]
+        output = model.epoch(ROWS, 1000 * number, range(2))
+    return [output[p] for p in range(2)]
 
 
 def states(chain: OneHostChain) -> list[list[str]]:
-    """What has changed since the last seal, by step."""
+    """Return the changes since the last seal, by step."""
     return [sorted(map(repr, delta.to_pylist())) for delta in chain.deltas()]
 
 
@@ -74,7 +74,7 @@ def test_a_channel_is_closed_once(chain: OneHostChain) -> None:
 
 @pytest.mark.parametrize("calls", [0, 1, 17, 31, 45])
 def test_a_failed_channel_leaves_no_trace(chain: OneHostChain, calls: int) -> None:
-    """Wherever in the chain user code fails, before the epoch's end."""
+    """User code may fail anywhere in the chain before the epoch's end."""
     epoch(chain, 0)
     chain.seal(0, 2)
     time = EpochTime(1, 1000)
@@ -83,7 +83,7 @@ def test_a_failed_channel_leaves_no_trace(chain: OneHostChain, calls: int) -> No
     chain.channel(chain.header(time, 1, 2), [])
     before = states(chain)
     chain.roll_back(0)
-    # of two partitions, the first channel of the epoch: it does not end it
+    # This is the first of two channels, so it does not end the epoch.
     for _ in range(3):
         BOMB.lay(calls)
         with pytest.raises(StepError, match="boom"):
@@ -99,7 +99,7 @@ def test_a_failed_channel_leaves_no_trace(chain: OneHostChain, calls: int) -> No
 def test_a_step_that_cannot_close_ends_the_run(
     chain: OneHostChain, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For all steps: those before it have given what they give once."""
+    """The run ends for all steps, because earlier steps have already emitted their end-of-epoch rows."""
     epoch(chain, 0)
     chain.seal(0, 2)
     time = EpochTime(1, 1000)
@@ -122,7 +122,7 @@ def test_a_step_that_cannot_close_ends_the_run(
 
 
 def test_a_channel_for_other_steps_is_refused(chain: OneHostChain) -> None:
-    """And nothing was opened for it."""
+    """Nothing was opened for it."""
     header = chain.header(EpochTime(0, 0), 0, 2)
     for other in (replace(header, chained=()), replace(header, step="other")):
         with pytest.raises(ProtocolError, match="cannot take a channel"):
@@ -136,16 +136,15 @@ def test_an_epoch_of_no_partitions(chain: OneHostChain) -> None:
     assert [delta.num_rows for delta in chain.seal(1, 0)] == [0, 0, 0, 0]
 
 
-def test_rows_and_time_are_told_by_step(chain: OneHostChain) -> None:
-    """As they are of hosts of their own."""
+def test_each_step_reports_its_rows_and_time(chain: OneHostChain) -> None:
+    """The report is the same as if each step had its own host."""
     epoch(chain, 0)
     vitals = [machine.seal(0, 0, 2)[1] for machine in chain.machines]
     assert vitals[0].rows == 60
     assert vitals[3].rows > 0
-    assert all(told.useful_ms > 0 for told in vitals)
+    assert all(v.useful_ms > 0 for v in vitals)
     assert all(
-        told.entries == len(m.operator.table)
-        for told, m in zip(vitals, chain.machines, strict=True)
+        v.entries == len(m.operator.table) for v, m in zip(vitals, chain.machines, strict=True)
     )
 
 

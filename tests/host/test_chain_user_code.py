@@ -1,4 +1,4 @@
-"""User code in a host with several workers: what an object holds is its own."""
+"""User code in a host with several workers: workers do not share a processor's attributes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 
 
 class Notepad(KeyedProcessor):
-    """Has something to write on while it works, since it was made."""
+    """A processor that collects values in an attribute while it works."""
 
     output_schema = "k long, n long"
 
@@ -38,7 +38,7 @@ class Notepad(KeyedProcessor):
 
 
 def test_workers_do_not_share_what_a_processor_holds() -> None:
-    """Its calls come one at a time, as they do where there is one worker."""
+    """Calls of one object never overlap, as with one worker."""
     step = KeyedStep("notes", 8, ProcessPlan(SCHEMA, ["k"], Notepad()))
     flow = FlowPlan((SourcePlan(SCHEMA),), (step,), one_host=True)
     rows = pa.RecordBatch.from_pydict({"k": list(range(20)) * 5, "v": [1] * 100}, SCHEMA)
@@ -51,7 +51,7 @@ def test_workers_do_not_share_what_a_processor_holds() -> None:
 
 
 class Connected(Notepad):
-    """Cannot close what it holds, once."""
+    """A processor whose first `close` fails."""
 
     closed: ClassVar[list[str]] = []
 
@@ -62,7 +62,7 @@ class Connected(Notepad):
 
 
 def test_all_processors_are_closed_though_one_fails() -> None:
-    """That of the first part: those of other parts hold something, too."""
+    """One processor fails to close, but the processors of the other parts are closed, too."""
     step = KeyedStep("notes", 8, ProcessPlan(SCHEMA, ["k"], Connected()))
     chain = OneHostChain(
         FlowPlan((SourcePlan(SCHEMA),), (step,), one_host=True), Settings(host_parts=4)

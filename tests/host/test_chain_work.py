@@ -1,4 +1,4 @@
-"""Rounds of a host of all steps: time goes through the steps; a run that was taken back begins anew."""
+"""Rounds of a host of all steps: time advances step by step, and a new run starts from a rollback."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FLOW = FlowPlan(
 
 
 class Host:
-    """The steps of a flow, in one host."""
+    """A host with all steps of a flow."""
 
     def __init__(self, cores: int) -> None:
         settings, every = Settings(host_cores=cores), tuple(range(SLOTS))
@@ -94,22 +94,24 @@ def counted(answer: Answer) -> list[int]:
 
 
 def test_time_goes_through_the_steps_one_by_one(host: Host) -> None:
-    """What the first step fires is in time for the second, whatever the watermark is."""
+    """Rows that the first step fires are never late for the second, whatever the watermark is."""
     host.submit((1, 3), (2, 12), (1, 48), (1, 60))
     (touched,) = host.work.drain()
-    assert touched.answer.due, "when windows close is known"
+    assert touched.answer.due, "it is known when windows close"
     assert not touched.answer.batches
     assert counted(host.work.fire(at(49))) == []
     fired = host.work.fire(at(100))
     assert counted(fired) == [2, 2]
     assert not fired.late
-    assert [records for records, _ in host.work.spent()] == [4, 2], "the second gets them combined"
+    assert [records for records, _ in host.work.spent()] == [4, 2], (
+        "the second step gets combined rows"
+    )
 
 
 def test_late_rows_are_set_aside(host: Host) -> None:
     host.work.fire(at(100))
     host.submit((1, 3), (1, 130), time=at(100))
-    late = [rows for one in host.work.drain() for rows in one.answer.late]
+    late = [rows for rounded in host.work.drain() for rows in rounded.answer.late]
     assert [(rows.step, rows.count) for rows in late] == [("small", 1)]
 
 

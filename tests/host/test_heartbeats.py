@@ -1,4 +1,4 @@
-"""When a host ends because of what it hears from the driver, or does not hear."""
+"""When a host ends: on the driver's order, or when the driver is silent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SETTINGS = Settings(heartbeat_ms=500, driver_lost_ms=10_000)
 
 
 class Turns:
-    """Counts heartbeats; what a turn costs is not waited for."""
+    """A stand-in for the driver that counts heartbeats, with a clock that does not wait."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, call: Callable[[int], bool]) -> None:
         self.turns, self.now_ms, self._call = 0, 0.0, call
@@ -50,7 +50,7 @@ def test_a_driver_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_host_that_was_stopped_itself_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has not heard the driver for a minute, but neither has it asked."""
+    """It has not heard from the driver for a minute, but it has not asked either."""
 
     def away(turn: int) -> bool:
         if turn % 10 == 0:
@@ -60,7 +60,7 @@ def test_a_host_that_was_stopped_itself_asks_again(monkeypatch: pytest.MonkeyPat
 
     host = Turns(monkeypatch, away)
     assert host.run()
-    assert host.turns == 1_000, "it went on until it was told to end"
+    assert host.turns == 1_000, "it goes on until it is told to end"
 
 
 def test_a_driver_that_does_not_count_on_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
-"""Reroutes and checkpoints on live hosts, in all orders in which frames and answers can come.
+"""Reroutes and checkpoints on live hosts, in all orders in which frames and answers can arrive.
 
-Every row is applied once, by the owner at its point of the stream, and those of a courier in order; a
-checkpoint has just the rows before it; nobody waits for ever; and from wherever hosts stand, they can go
-back to the newest manifest.
+Every row is applied once, by the owner at its point of the stream, and each courier's rows in order. A
+checkpoint has exactly the rows before it. Nothing waits forever. From any state, hosts can roll back to the
+newest manifest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BACK, ON = Move(0, 1, 0, after=1), Move(0, 1, 2, after=1)
 
 CASES: dict[str, dict[str, Any]] = {
     "a move": {"scripts": [[ONE, MOVE, ONE, CUT], [ONE, MOVE, ONE, CUT]]},
-    "nothing comes of what moved": {"scripts": [[ONE, MOVE, CUT], [ONE, MOVE, CUT]]},
+    "no rows after the move": {"scripts": [[ONE, MOVE, CUT], [ONE, MOVE, CUT]]},
     "rows behind the checkpoint": {
         "scripts": [[ONE, MOVE, ONE, CUT, ONE], [OTHER, MOVE, CUT, ONE]]
     },
@@ -36,22 +36,24 @@ CASES: dict[str, dict[str, Any]] = {
         "scripts": [[ONE, MOVE, ONE, CUT], [MOVE, ONE, CUT]],
         "stored": True,
     },
-    "a slot comes whole": {"scripts": [[ONE, WHOLE, ONE, CUT], [WHOLE, ONE, CUT]]},
-    "a slot comes whole from a host that lacks some of it": {
+    "a slot is fetched as a whole": {"scripts": [[ONE, WHOLE, ONE, CUT], [WHOLE, ONE, CUT]]},
+    "a slot is fetched as a whole from a host that lacks some of it": {
         "scripts": [[ONE, WHOLE, ONE, CUT], [WHOLE, ONE, CUT]],
         "stored": True,
     },
     "slots cross": {"scripts": [[ONE, MOVE, CROSS, OTHER, CUT], [MOVE, CROSS, ONE, CUT]]},
-    "there and back": {"scripts": [[ONE, MOVE, ONE, CUT, BACK, ONE, CUT], [MOVE, CUT, BACK, CUT]]},
-    "back before its state has come": {
+    "a move there and back": {
+        "scripts": [[ONE, MOVE, ONE, CUT, BACK, ONE, CUT], [MOVE, CUT, BACK, CUT]]
+    },
+    "a move back before the state has arrived": {
         "scripts": [[MOVE, CUT, ONE, BACK, ONE, CUT], [MOVE, CUT, BACK, CUT]],
         "stored": True,
     },
-    "and on to a third": {
+    "a second move to a third host": {
         "scripts": [[MOVE, ONE, CUT, ON, ONE, CUT]],
         "hosts": 3,
     },
-    "and on to a third, from the store": {
+    "a second move to a third host, from the store": {
         "scripts": [[MOVE, CUT, ON, ONE, CUT]],
         "hosts": 3,
         "stored": True,
@@ -66,7 +68,7 @@ def test_every_order_of_deliveries(case: dict[str, Any]) -> None:
 
 SLOW: dict[str, dict[str, Any]] = {
     "a move": {"scripts": [[OTHER, ONE, OTHER, MOVE, ONE], [ONE, MOVE]], "owners": (0, 0)},
-    "a move to a host that has much to do": {
+    "a move to a busy host": {
         "scripts": [[OTHER, OTHER, OTHER, MOVE, ONE], [ONE, MOVE, ONE]],
     },
     "state in the store": {
@@ -78,7 +80,7 @@ SLOW: dict[str, dict[str, Any]] = {
         "scripts": [[ONE, CUT, OTHER, ONE, MOVE, CUT]],
         "owners": (0, 0),
     },
-    "a checkpoint that others have not come to": {
+    "a checkpoint that has not come in all streams": {
         "scripts": [[CUT, ONE, OTHER, MOVE], [ONE, CUT, MOVE]],
         "owners": (0, 0),
     },
@@ -97,7 +99,7 @@ def test_every_order_with_queues(case: dict[str, Any], monkeypatch: pytest.Monke
     assert overtaken or case["scripts"][0].count(OTHER) == 3
 
 
-# -- what is wrong shows
+# -- mutants, which the tests must find
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 
@@ -158,7 +160,7 @@ MUTANTS: dict[Mutant, str] = {
     applies_what_has_no_state: "a move",
     gives_away_at_once: "a move",
     cuts_through_held_rows: "a move",
-    forgets_what_left: "nothing comes of what moved",
+    forgets_what_left: "no rows after the move",
     keeps_slots_on_the_way_back: "two checkpoints",
 }
 
@@ -181,7 +183,7 @@ OVERTAKING: dict[Mutant, str] = {
 
 
 @pytest.mark.parametrize("mutant", OVERTAKING, ids=lambda mutant: mutant.__name__)
-def test_what_overtakes_too_much_is_found_out(
+def test_a_mutant_that_overtakes_too_much_is_found(
     mutant: Mutant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutant(monkeypatch)
@@ -191,7 +193,7 @@ def test_what_overtakes_too_much_is_found_out(
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_a_host_that_is_wrong_is_found_out(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutant_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant(monkeypatch)
     with pytest.raises((AssertionError, KeyError)):
         explore(lambda: world(**CASES[MUTANTS[mutant]]))

@@ -40,7 +40,8 @@ def rows(*pairs: tuple[int, int]) -> list[pa.RecordBatch]:
     return [pa.RecordBatch.from_pylist([{"k": k, "v": v} for k, v in pairs], schema=SCHEMA)]
 
 
-def told(batches: list[pa.RecordBatch]) -> dict[int, tuple[int, int]]:
+def totals(batches: list[pa.RecordBatch]) -> dict[int, tuple[int, int]]:
+    """Return key -> (sum, count)."""
     return {r["k"]: (r["t"], r["n"]) for b in batches for r in b.to_pylist()}
 
 
@@ -51,8 +52,8 @@ def sealed(host: HostMachine, epoch: int, run: int = 0) -> dict[int, bool]:
 
 def test_updates_come_once_from_the_last_channel() -> None:
     host = machine()
-    assert told(host.close_channel(header(0, 1, 10), ROWS, rows((1, 5), (2, 7))).batches) == {}
-    assert told(host.close_channel(header(0, 0, 11), ROWS, rows((1, 1))).batches) == {
+    assert totals(host.close_channel(header(0, 1, 10), ROWS, rows((1, 5), (2, 7))).batches) == {}
+    assert totals(host.close_channel(header(0, 0, 11), ROWS, rows((1, 1))).batches) == {
         1: (6, 2),
         2: (7, 1),
     }
@@ -63,20 +64,20 @@ def test_a_second_attempt_gets_the_kept_answer_and_changes_nothing() -> None:
     host = machine()
     host.close_channel(header(0, 0, 10), ROWS, rows((1, 5)))
     last = host.close_channel(header(0, 1, 11), ROWS, rows((1, 1)))
-    assert told(host.close_channel(header(0, 1, 12), ROWS, rows((1, 1))).batches) == told(
+    assert totals(host.close_channel(header(0, 1, 12), ROWS, rows((1, 1))).batches) == totals(
         last.batches
     )
     assert host.close_channel(header(0, 0, 13), ROWS, rows((1, 5))).batches == []
     host.seal(0, 0, 2)
-    assert told(host.close_channel(header(0, 1, 14), ROWS, rows((1, 1))).batches) == told(
+    assert totals(host.close_channel(header(0, 1, 14), ROWS, rows((1, 1))).batches) == totals(
         last.batches
     )
     answers = [host.close_channel(header(1, p, 20 + p), ROWS, rows((1, 0))).batches for p in (0, 1)]
-    assert told(answers[1]) == {1: (6, 4)}
+    assert totals(answers[1]) == {1: (6, 4)}
 
 
 def test_a_kept_answer_is_for_one_number_of_rows() -> None:
-    """Another input is refused until the run is given up, and then it counts whole."""
+    """Another input is refused until the run is given up. Then all of it counts."""
     host = machine()
     host.close_channel(replace(header(0, 0, 10), rows=1), ROWS, rows((1, 5)))
     longer = replace(header(0, 0, 11), rows=2)
@@ -86,7 +87,7 @@ def test_a_kept_answer_is_for_one_number_of_rows() -> None:
     host.rollback(-1, 0)
     host.close_channel(replace(longer, run=1), ROWS, rows((1, 5), (2, 6)))
     last = host.close_channel(header(0, 1, 12, run=1), ROWS, [])
-    assert told(last.batches) == {1: (5, 1), 2: (6, 1)}
+    assert totals(last.batches) == {1: (5, 1), 2: (6, 1)}
 
 
 def test_the_same_attempt_twice_means_merged_partitions() -> None:
@@ -104,12 +105,12 @@ def test_a_new_run_starts_from_the_sealed_version() -> None:
     host.close_channel(header(1, 0, 10), ROWS, rows((1, 100), (9, 9)))
     host.close_channel(header(1, 0, 12, run=1), ROWS, rows((1, 1)))
     answer = host.close_channel(header(1, 1, 13, run=1), ROWS, rows((1, 1)))
-    assert told(answer.batches) == {1: (4, 4)}
+    assert totals(answer.batches) == {1: (4, 4)}
     with pytest.raises(StaleRunError, match="given up"):
         host.close_channel(header(1, 1, 11, run=0), ROWS, rows((1, 100)))
 
 
-def test_a_sealed_epoch_can_be_taken_back_until_the_next_opens() -> None:
+def test_a_sealed_epoch_can_be_rolled_back_until_the_next_opens() -> None:
     host = machine()
     for partition in (0, 1):
         host.close_channel(header(0, partition, partition), ROWS, rows((1, 1)))
@@ -117,14 +118,14 @@ def test_a_sealed_epoch_can_be_taken_back_until_the_next_opens() -> None:
     host.rollback(-1)
     for partition in (0, 1):
         answer = host.close_channel(header(0, partition, 5 + partition, run=1), ROWS, rows((1, 2)))
-    assert told(answer.batches) == {1: (4, 2)}
+    assert totals(answer.batches) == {1: (4, 2)}
     host.seal(0, 1, 2)
     host.close_channel(header(1, 0, 9), ROWS, rows((1, 2)))
-    with pytest.raises(ProtocolError, match="cannot return"):
+    with pytest.raises(ProtocolError, match="cannot roll back"):
         host.rollback(-1)
 
 
-def test_what_is_out_of_order_is_refused() -> None:
+def test_calls_out_of_order_are_refused() -> None:
     host = machine()
     with pytest.raises(StaleRunError, match="cannot open"):
         host.close_channel(header(3, 0, 1), ROWS, rows((1, 1)))
@@ -133,11 +134,11 @@ def test_what_is_out_of_order_is_refused() -> None:
         host.seal(0, 0, 2)
     with pytest.raises(StaleRunError, match="no open channel"):
         host.close_channel(header(0, 7, 1), ROWS, rows((1, 1)))
-    with pytest.raises(ProtocolError, match="cannot change hands"):
+    with pytest.raises(ProtocolError, match="cannot be reassigned"):
         host.assign(Assignment(-1, (0, 1)))
-    unborn = HostMachine(AggregateOperator(PLAN, 4, "step"))
-    with pytest.raises(ProtocolError, match="not been given its slots"):
-        unborn.close_channel(header(0, 0, 1), ROWS, rows((1, 1)))
+    new = HostMachine(AggregateOperator(PLAN, 4, "step"))
+    with pytest.raises(ProtocolError, match="no slots assigned yet"):
+        new.close_channel(header(0, 0, 1), ROWS, rows((1, 1)))
 
 
 def test_a_host_without_partitions_seals_nothing() -> None:
@@ -147,7 +148,7 @@ def test_a_host_without_partitions_seals_nothing() -> None:
     assert vitals.rows == 0
     for partition in (0, 1):
         answer = host.close_channel(header(1, partition, partition), ROWS, rows((1, 1)))
-    assert told(answer.batches) == {1: (2, 2)}
+    assert totals(answer.batches) == {1: (2, 2)}
     host.seal(1, 0, 2)
     assert host.seal(2, 0, 0)[0].num_rows == 0
 
@@ -164,7 +165,7 @@ def test_a_run_that_was_given_up_does_not_open_again() -> None:
 
 
 class Pair:
-    """Two hosts and what they have sealed; state that one lacks is taken from where it says."""
+    """Two hosts, and a store with what they have sealed. Missing state is fetched from its source."""
 
     def __init__(self) -> None:
         self.hosts = [HostMachine(AggregateOperator(PLAN, 4, "step")) for _ in range(2)]
@@ -173,18 +174,18 @@ class Pair:
         self.epoch = 0
         self.assign(-1, (0, 1), (2, 3))
 
-    def assign(self, version: int, *owned: tuple[int, ...], **how: Any) -> None:
-        """As the driver does: first what goes is frozen, then what comes is asked for."""
+    def assign(self, version: int, *owned: tuple[int, ...], **options: Any) -> None:
+        """Assign slots as the driver does: first freeze those that leave, then let others take them."""
         before = [set(np.flatnonzero(h.residence.owned).tolist()) for h in self.hosts]
         for host, slots, had in zip(self.hosts, owned, before, strict=True):
             host.assign(Assignment(version, tuple(sorted(had & set(slots)))))
         for n, host in enumerate(self.hosts):
             comes = tuple(sorted(set(owned[n]) - before[n]))
             incoming = (Incoming(comes, f"host {1 - n}"),) if comes else ()
-            host.assign(Assignment(version, owned[n], incoming, **how))
+            host.assign(Assignment(version, owned[n], incoming, **options))
 
     def feed(self, *pairs: tuple[int, int]) -> dict[int, tuple[int, int]]:
-        """One epoch; returns the updates."""
+        """Run one epoch, and return the updates."""
         updates: dict[int, tuple[int, int]] = {}
         for host in self.hosts:
             mine = [(k, v) for k, v in pairs if host.residence.owned[slot(k)]]
@@ -192,7 +193,7 @@ class Pair:
             while (need := host.needs(head, ROWS, rows(*mine))) is not None:
                 assert isinstance(need, NeedKeys)
                 self.bring(host, need)
-            updates |= told(host.close_channel(head, ROWS, rows(*mine)).batches)
+            updates |= totals(host.close_channel(head, ROWS, rows(*mine)).batches)
         for host in self.hosts:
             for row in host.seal(self.epoch, 0, 1)[0].to_batches():
                 for n, key in enumerate(row["__key"].to_pylist()):
@@ -203,16 +204,16 @@ class Pair:
     def bring(self, host: HostMachine, need: NeedKeys) -> None:
         for source, keys in need.parts:
             self.asked.append((source.location if source else None, len(keys)))
-            found, unknown = [], np.arange(len(keys))
+            tables, unknown = [], np.arange(len(keys))
             if source is not None:
                 other = self.hosts[int(source.location[-1])]
-                rows_found, unknown = other.copies.of_keys(keys, source.version)
-                found.append(rows_found)
+                copied, unknown = other.copies.of_keys(keys, source.version)
+                tables.append(copied)
             assert keys.ints is not None
             there = [k for k in keys.ints[unknown].tolist() if k in self.stored]
-            found += [self.stored[k] for k in there if self.stored[k]["__present"][0].as_py()]
+            tables += [self.stored[k] for k in there if self.stored[k]["__present"][0].as_py()]
             schema = host.operator.table.schema
-            table = pa.concat_tables(found) if found else schema.empty_table()
+            table = pa.concat_tables(tables) if tables else schema.empty_table()
             assert host.install(need, keys, table)
 
 
@@ -223,7 +224,7 @@ def slot(key: int) -> int:
 KEYS = range(40)
 
 
-def test_a_moved_slot_is_asked_for_key_by_key() -> None:
+def test_a_moved_slot_is_fetched_key_by_key() -> None:
     pair = Pair()
     pair.feed(*((k, k) for k in KEYS))
     pair.assign(0, (0,), (1, 2, 3))
@@ -231,13 +232,13 @@ def test_a_moved_slot_is_asked_for_key_by_key() -> None:
     assert pair.feed((moved[0], 1), (moved[0], 1)) == {moved[0]: (moved[0] + 2, 3)}
     assert pair.asked == [("host 0", 1)]
     assert pair.feed((moved[0], 1)) == {moved[0]: (moved[0] + 3, 4)}
-    assert pair.asked == [("host 0", 1)], "what has come is not asked for again"
+    assert pair.asked == [("host 0", 1)], "a key is fetched only once"
     new = next(k for k in range(100, 200) if slot(k) == 1)
     assert pair.feed((new, 1), (moved[1], 1)) == {new: (1, 1), moved[1]: (moved[1] + 1, 2)}
     assert pair.hosts[0].copies.left_behind == len(moved) - 2
 
 
-def test_a_slot_that_comes_back_has_what_happened_meanwhile() -> None:
+def test_a_slot_that_comes_back_has_all_changes() -> None:
     pair = Pair()
     pair.feed(*((k, k) for k in KEYS))
     pair.assign(0, (0,), (1, 2, 3))
@@ -258,7 +259,7 @@ def test_a_slot_that_comes_back_at_once_needs_nothing() -> None:
     assert not pair.asked
 
 
-def test_a_rollback_takes_back_what_was_done_to_what_came() -> None:
+def test_a_rollback_undoes_changes_of_fetched_entries() -> None:
     pair = Pair()
     pair.feed(*((k, k) for k in KEYS))
     pair.assign(0, (0,), (1, 2, 3))
@@ -295,7 +296,7 @@ def test_beyond_the_memory_limit_entries_are_read_again() -> None:
 
 
 def test_a_removed_key_does_not_come_back_from_a_copy() -> None:
-    """The table forgets dead entries when they prevail; then only the store knows."""
+    """The table forgets removed keys when there are too many of them. Then only the store knows."""
     residence = Residence(4)
     residence.assign(Assignment(7, (1,), (Incoming((1,), "host 0"),)))
     assert residence.source(1) is not None
@@ -304,7 +305,7 @@ def test_a_removed_key_does_not_come_back_from_a_copy() -> None:
     assert residence.store_version == 9
 
 
-def test_whole_slots_are_waited_for() -> None:
+def test_rows_wait_for_whole_slots() -> None:
     pair = Pair()
     pair.feed(*((k, k) for k in KEYS))
     pair.assign(0, (0,), (1, 2, 3), whole=True)
@@ -323,4 +324,4 @@ def test_whole_slots_are_waited_for() -> None:
     assert host.needs(head, ROWS, rows((a, 1))) is None
     assert host.wanted() is None
     host.rollback(0)
-    assert host.residence.partial[1], "the entries are gone, so it is not complete"
+    assert host.residence.partial[1], "the entries are gone, so the slot is not complete"

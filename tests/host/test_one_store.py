@@ -1,4 +1,4 @@
-"""A host that does not see the driver's store tells the driver, and the query ends at once."""
+"""A host that does not see the driver's store reports that, and the query ends at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ACCESS = Access(secrets.token_hex(8))
 
 
 class Jobs:
-    """Runs hosts as tasks of another machine, which has a folder of its own at the store's path."""
+    """Runs hosts as if they were on another machine, with a different folder at the store's path."""
 
     def __init__(self, registry: Registry, place: Place) -> None:
         self._registry, self._place = registry, place
@@ -83,9 +83,9 @@ def test_a_host_that_sees_another_store_ends_the_query(
     try:
         fleet.add(HostId("sums/0"), SUMS.keyed[0])
         where = f"host sums/0 on {socket.gethostname()} finds nothing at .*elsewhere"
-        with pytest.raises(SettingError, match=where) as told:
+        with pytest.raises(SettingError, match=where) as raised:
             fleet.wait_for([HostId("sums/0")], 1)
-        assert "a shared folder" in told.value.hint
+        assert "a shared folder" in raised.value.hint
         assert registry.host("sums/0") is None
         assert time.monotonic() - began < 30
     finally:

@@ -1,4 +1,4 @@
-"""Rounds on several cores: chunks of different couriers are worked on at a time, with what one core gives."""
+"""Rounds on several cores: chunks of different couriers overlap, and the result is as on one core."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.host.live_rig import PLAN, SCHEMA
 
 SLOTS, PARTS, COURIERS = 16, 4, 2
 MEETING: dict[int, threading.Event] = {}
-"""Value of a row -> set when it is worked on."""
+"""Value of a row -> event that is set while the row is processed."""
 PATIENCE_S = 10.0
 
 
 class Meets(KeyedProcessor):
-    """A row waits until the one is worked on whose value is the other sign's."""
+    """A processor in which a row waits until the row with the negated value is processed, too."""
 
     output_schema = "k long, v long"
 
@@ -43,7 +43,7 @@ class Meets(KeyedProcessor):
                 raise ValueError("nothing")
             MEETING[row.v].set()
             if not MEETING[-row.v].wait(PATIENCE_S):
-                raise TimeoutError("the other row is not worked on")
+                raise TimeoutError("the other row is not processed")
             yield (row.k, row.v)
 
 
@@ -51,7 +51,7 @@ MEETS = ProcessPlan(SCHEMA, ["k"], Meets())
 
 
 class Host:
-    """A host of a live run with two couriers, on so many cores."""
+    """A host of a live run with two couriers, on this many cores."""
 
     def __init__(self, plan: StepPlan, cores: int = 3, ordered: bool = True) -> None:
         self.plan, self.ordered = plan, ordered
@@ -102,26 +102,26 @@ def keys_of_two_parts() -> tuple[int, int]:
 
 
 def answers(outcome: Worked) -> list[tuple[int, dict[str, Any]]]:
-    """(courier, row) of all that was given, without places."""
-    found = []
+    """Return (courier, row) of all output, without places."""
+    output = []
     for sent in outcome.sent:
         if sent.rows is not None:
             batch = sent.rows
             if "__major" in batch.schema.names:
                 (batch,), _ = split_places([batch])
-            found += [(sent.courier, row) for row in batch.to_pylist()]
-    return found
+            output += [(sent.courier, row) for row in batch.to_pylist()]
+    return output
 
 
-def test_chunks_of_two_couriers_are_worked_on_at_a_time(meets: Host) -> None:
-    """Each can only go on when the other is under way; each courier gets its own answer."""
+def test_chunks_of_two_couriers_overlap(meets: Host) -> None:
+    """Each chunk can only go on while the other is processed. Each courier gets its own answer."""
     first, second = keys_of_two_parts()
     meets.send(0, rows((first, 1)))
     meets.send(1, rows((second, -1)))
     assert answers(meets.rounds.work()) == [(0, {"k": first, "v": 1}), (1, {"k": second, "v": -1})]
 
 
-def test_a_chunk_that_comes_meanwhile_is_worked_on_too(meets: Host) -> None:
+def test_a_chunk_that_arrives_during_a_round_joins_in(meets: Host) -> None:
     first, second = keys_of_two_parts()
     meets.send(0, rows((first, 1)))
 
@@ -145,8 +145,8 @@ def test_a_failure_ends_all_rounds_and_leaves_nothing_at_work(meets: Host) -> No
     assert not len(meets.operator.table)
 
 
-def told(host: Host, frames: Sequence[tuple[int, Any]], pick: random.Random) -> list[Any]:
-    """What each courier got in the end, when frames come in bunches; rows by their places."""
+def received(host: Host, frames: Sequence[tuple[int, Any]], pick: random.Random) -> list[Any]:
+    """Send frames in random bunches, and return each courier's rows, sorted by place."""
     got: dict[int, list[Any]] = {n: [] for n in range(COURIERS)}
     waiting = list(frames)
     while waiting:
@@ -168,7 +168,7 @@ WINDOWS = WindowPlan(TIMED, ["k"], {"n": count()}, tumbling("10ms"), "at")
 
 @pytest.mark.parametrize("seed", range(5))
 def test_windows_are_as_on_one_core(seed: int) -> None:
-    """Time goes on between chunks: what closes, and what is counted, does not depend on cores."""
+    """Time advances between chunks. Which windows close, and their counts, do not depend on cores."""
     pick, frames = random.Random(seed), list[tuple[int, Any]]()
     for at in range(0, 400, 4):
         courier = pick.randrange(COURIERS)
@@ -178,10 +178,10 @@ def test_windows_are_as_on_one_core(seed: int) -> None:
         if pick.random() < 0.3:
             frames += [(n, Time(at)) for n in range(COURIERS)]
     frames += [(n, Time(1_000)) for n in range(COURIERS)]
-    found = []
+    results = []
     for cores in (1, 3):
         host = Host(WINDOWS, cores)
-        found.append(told(host, frames, random.Random(seed)))
+        results.append(received(host, frames, random.Random(seed)))
         host.end()
-    assert found[0] == found[1]
-    assert sum(map(len, found[0])) > 100
+    assert results[0] == results[1]
+    assert sum(map(len, results[0])) > 100

@@ -1,4 +1,4 @@
-"""A step in parts against the plain operator: the same rows, dead letters, deltas and places."""
+"""A step in parts, compared with the plain operator: the same rows, dead letters, deltas and places."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.runtime.switches import forced_switches
 
 
 class Remembering(KeyedProcessor):
-    """Calls by key, with state, timers of both kinds and a row that it refuses."""
+    """A processor that is called by key, with state, both kinds of timers, and a row that it refuses."""
 
     output_schema = "k string, j long, seen long, said string"
 
@@ -57,7 +57,7 @@ class Remembering(KeyedProcessor):
 
 
 class Counting(KeyedProcessor):
-    """Calls by batch."""
+    """A processor that is called by batch."""
 
     output_schema = "k string, j long, before long"
 
@@ -67,13 +67,13 @@ class Counting(KeyedProcessor):
     def handle_batch(self, batch: pa.RecordBatch, timers: Any) -> pa.RecordBatch:
         before = self.count.get_many(batch)
         counts = [row["n"] or 0 for row in before.to_pylist()]
-        given = {"k": batch["k"], "j": batch["j"], "before": pa.array(counts, pa.int64())}
+        output = {"k": batch["k"], "j": batch["j"], "before": pa.array(counts, pa.int64())}
         latest: dict[Any, int] = {}
         for at, key in enumerate(zip(*(batch[n].to_pylist() for n in "kj"), strict=True)):
             latest[key] = latest.get(key, counts[at]) + 1
             counts[at] = latest[key]
         self.count.update_many(batch, pa.record_batch({"n": pa.array(counts, pa.int64())}))
-        return pa.record_batch(given)
+        return pa.record_batch(output)
 
 
 PLAIN = {"n": ps.count(), "total": ps.sum("v"), "low": ps.min("s")}
@@ -96,7 +96,7 @@ SHAPES = st.tuples(
 
 
 def same(plan: StepPlan, epochs: list[Epoch], shape: tuple[int, int, int], ordered: bool) -> None:
-    """Both give the same; fails otherwise."""
+    """Check that the plain operator and the one in parts have the same output."""
     on_error: OnError = "dead_letter" if isinstance(plan, ProcessPlan) else "fail"
     step: StepPlan = plan.plan if isinstance(plan, OneStream) else plan
 
@@ -179,7 +179,7 @@ def test_joins_as_the_plain_operator_often(
 
 @pytest.mark.parametrize("name", SINGLE)
 def test_with_threads_switched_all_the_time(name: str) -> None:
-    """Channels large enough for all workers to be at work, and hardly an instruction in between."""
+    """Channels are large enough to keep all workers busy, and threads switch all the time."""
     random = np.random.default_rng(11)
     epochs = [
         Epoch([_rows(random, number * 8, 60) for _ in range(2)], number * 8 - 6, number * 8)
@@ -190,7 +190,7 @@ def test_with_threads_switched_all_the_time(name: str) -> None:
 
 
 def _rows(random: np.random.Generator, ms: int, count: int) -> list[Row]:
-    """Rows of many keys, as `window_trials` has them."""
+    """Return random rows of many keys, with the schema of `window_trials`."""
     return [
         {
             "k": f"key {random.integers(0, 40)}",

@@ -1,4 +1,4 @@
-"""A step in parts: failures undone in all parts, parts worked on at a time, stages of a chain."""
+"""A step in parts: failures are undone in all parts, parts run in parallel, stages form a chain."""
 
 from __future__ import annotations
 
@@ -48,12 +48,13 @@ def in_parts(plan: Any, parts: int = 4, workers: int = 2, chunk_rows: int = 5) -
     return PartedOperator(make, parts, workers=workers, chunk_rows=chunk_rows)
 
 
-def given(*answers: Answer) -> list[tuple[Any, ...]]:
+def output(*answers: Answer) -> list[tuple[Any, ...]]:
+    """Return the rows of all answers, sorted."""
     return sorted(tuple(row.values()) for a in answers for b in a.batches for row in b.to_pylist())
 
 
 class Fussy(KeyedProcessor):
-    """Counts rows; fails on a negative value, and on a timer as long as it is told to."""
+    """A processor that counts rows. It fails on a negative value, and on a timer while `fails` is set."""
 
     output_schema = "k long, n long"
     fails: ClassVar[bool] = False
@@ -90,7 +91,7 @@ def _calm() -> None:
 def test_a_channel_is_applied_in_all_parts_or_in_none(workers: int) -> None:
     step = in_parts(ProcessPlan(SCHEMA, ["k"], Fussy()), workers=workers)
     step.open(EpochTime(0, 0))
-    before = given(step.apply(ROWS, [rows(range(20))]))
+    before = output(step.apply(ROWS, [rows(range(20))]))
     assert before == [(k, 1) for k in range(20)]
     delta = sorted(map(repr, step.table.delta().to_pylist()))
     bad = rows(range(20), np.where(np.arange(20) == 13, -1, 0))
@@ -98,7 +99,7 @@ def test_a_channel_is_applied_in_all_parts_or_in_none(workers: int) -> None:
         with pytest.raises(StepError, match="negative"):
             step.apply(ROWS, [rows(range(20)), bad])
         assert sorted(map(repr, step.table.delta().to_pylist())) == delta
-    assert given(step.apply(ROWS, [rows(range(20))])) == [(k, 2) for k in range(20)]
+    assert output(step.apply(ROWS, [rows(range(20))])) == [(k, 2) for k in range(20)]
 
 
 def test_an_epoch_opens_in_all_parts_or_in_none() -> None:
@@ -112,7 +113,7 @@ def test_an_epoch_opens_in_all_parts_or_in_none() -> None:
         step.open(EpochTime(1, 10))
     assert step.table.sealed
     Fussy.fails = False
-    assert given(step.open(EpochTime(1, 10))) == [(k, -1) for k in range(20)]
+    assert output(step.open(EpochTime(1, 10))) == [(k, -1) for k in range(20)]
 
 
 def test_every_part_is_shut_down() -> None:
@@ -129,7 +130,7 @@ def test_a_failed_channel_leaves_no_pieces_behind() -> None:
     broken = pa.record_batch({"other": [1, 2]})
     with pytest.raises(KeyError):
         step.apply(ROWS, [rows(range(9)), broken])
-    assert given(step.apply(ROWS, [rows([30])])) == [(30, 0)]
+    assert output(step.apply(ROWS, [rows([30])])) == [(30, 0)]
     assert len(step.table) == 1
 
 
@@ -143,19 +144,19 @@ def test_refuses_what_the_step_cannot_take() -> None:
 
 
 def test_takes_batches_of_both_sides() -> None:
-    """Couriers of a live run mix them."""
+    """Couriers of a live run mix batches of both sides."""
     sides = pa.schema([("k", pa.int64())]), pa.schema([("k", pa.int64()), ("b", pa.int64())])
     plan = JoinPlan(*sides, (("k", "k"),), "inner", Regular())
     step = in_parts(plan)
     step.open(EpochTime(0, 0))
     left = plan.tagged.pack(0, pa.record_batch({"k": [1, 2]}))
     right = plan.tagged.pack(1, pa.record_batch({"k": [2, 3], "b": [20, 30]}))
-    assert given(step.apply(ROWS, [pa.concat_batches([right, left])])) == [(2, 20)]
-    assert given(step.apply(ROWS, [left, right])) == [(2, 20)] * 3
+    assert output(step.apply(ROWS, [pa.concat_batches([right, left])])) == [(2, 20)]
+    assert output(step.apply(ROWS, [left, right])) == [(2, 20)] * 3
 
 
 class Watched:
-    """An operator that notes how many rows each call brings."""
+    """An operator that records the number of rows in each call."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -171,7 +172,7 @@ class Watched:
 
 
 @pytest.mark.parametrize("divisible", [True, False])
-def test_calls_bring_many_rows_or_all_rows_of_a_part(divisible: bool) -> None:
+def test_calls_have_many_rows_or_all_rows_of_a_part(divisible: bool) -> None:
     plan: Any = DistinctPlan(SCHEMA, ["k"]) if divisible else ProcessPlan(SCHEMA, ["k"], Fussy())
     made: list[Watched] = []
 
@@ -194,7 +195,7 @@ def test_calls_bring_many_rows_or_all_rows_of_a_part(divisible: bool) -> None:
 
 
 class Meeting(KeyedProcessor):
-    """Goes on only when calls of two parts are under way."""
+    """A processor that goes on only while calls of two parts are running."""
 
     output_schema = "k long"
     barrier: ClassVar[threading.Barrier] = threading.Barrier(2)
@@ -204,20 +205,20 @@ class Meeting(KeyedProcessor):
         return batch.select(["k"])
 
 
-def test_parts_are_worked_on_at_a_time() -> None:
+def test_parts_run_in_parallel() -> None:
     plan = ProcessPlan(SCHEMA, ["k"], Meeting())
     step = in_parts(plan, parts=2, workers=2)
-    # one key of each part, so that each makes one call
+    # One key of each part, so that each part gets one call.
     wanted = [next(k for k in range(100) if _slot(k) % 2 == part) for part in range(2)]
     step.open(EpochTime(0, 0))
-    assert given(step.apply(ROWS, [rows(wanted)])) == sorted((key,) for key in wanted)
+    assert output(step.apply(ROWS, [rows(wanted)])) == sorted((key,) for key in wanted)
     step.shutdown()
 
 
 @pytest.mark.parametrize("parts", [1, 4])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_stages_of_a_chain(parts: int, workers: int) -> None:
-    """Two steps with different keys, as a runtime of their stages and in a serial run."""
+    """Two steps with different keys have the same output in a runtime and in a serial run."""
     random = np.random.default_rng(5)
     chunks = [rows(random.integers(0, 30, 11), random.integers(0, 5, 11)) for _ in range(12)]
     first = DistinctPlan(SCHEMA, ["k", "v"])
@@ -234,12 +235,12 @@ def test_stages_of_a_chain(parts: int, workers: int) -> None:
     runtime = Runtime(chain(), workers=workers)
     got = runtime.run(items)
     runtime.close()
-    assert [given(answer) for answer in got] == [given(answer) for answer in wanted]
-    assert sorted(v for _, v in given(*got)) == [0, 1, 2, 3, 4]
+    assert [output(answer) for answer in got] == [output(answer) for answer in wanted]
+    assert sorted(v for _, v in output(*got)) == [0, 1, 2, 3, 4]
 
 
 class _Between:
-    """Answers of one step as chunks of the next."""
+    """A stage that turns answers of one step into chunks for the next."""
 
     name, kind, parts = "between", "stateless", 1
 
@@ -265,7 +266,7 @@ def test_an_epoch_in_a_stream_of_work(parts: int) -> None:
     opening = ForAllParts(lambda part: part.open(EpochTime(0, 0)))
     closing = ForAllParts(lambda part: part.close())
     work = [opening, ChannelChunk(ROWS, [rows([1, 2, 1])]), ChannelChunk(ROWS, []), closing]
-    assert given(*run_serially(step.stages(), work)) == [(1, 2, 0), (2, 1, 0)]
+    assert output(*run_serially(step.stages(), work)) == [(1, 2, 0), (2, 1, 0)]
 
 
 def test_chunks() -> None:
@@ -284,7 +285,7 @@ def test_chunks() -> None:
 
 
 def test_a_host_does_not_see_the_parts() -> None:
-    """Slots move from a host in three parts to one in five; missing keys are asked for."""
+    """Slots move from a host in three parts to one in five, and missing keys are fetched."""
     first, second = (HostMachine(in_parts(COUNTS, parts)) for parts in (3, 5))
     every = tuple(range(SLOTS))
     first.assign(Assignment(-1, every))
@@ -301,12 +302,12 @@ def test_a_host_does_not_see_the_parts() -> None:
     need = second.needs(_header(2), ROWS, theirs)
     assert isinstance(need, NeedKeys)
     for _, missing in need.parts:
-        found, unknown = first.copies.of_keys(missing, 1)
+        entries, unknown = first.copies.of_keys(missing, 1)
         assert not len(unknown)
-        assert second.install(need, missing, found)
+        assert second.install(need, missing, entries)
     assert second.needs(_header(2), ROWS, theirs) is None
     answer = second.close_channel(_header(2), ROWS, theirs)
-    assert given(answer) == [(k, 3, 0) for k in range(40) if _slot(k) >= 4]
+    assert output(answer) == [(k, 3, 0) for k in range(40) if _slot(k) >= 4]
     assert len(first.operator.table.find(keys)) == 40
 
 

@@ -1,4 +1,4 @@
-"""What Spark's daemon does before it forks workers, in a process of its own."""
+"""The warm-up of Spark's daemon before it forks workers, tested in a separate process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ print([p for p, i in sys.path_importer_cache.items() if isinstance(i, zipimport.
 
 
 def test_a_rehearsal_leaves_no_thread_and_loads_no_pandas() -> None:
-    """A fork would lose threads; pandas costs a new host half a second that an epoch waits for."""
+    """A fork would lose threads, and pandas would cost each new host half a second."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True
     )
@@ -35,24 +35,24 @@ from numba.core.dispatcher import Dispatcher
 from penstock.host.rehearsal import rehearse
 
 def compiled():
-    found = [d for d in gc.get_objects() if isinstance(d, Dispatcher)]
-    return {(d.py_func.__module__, d.py_func.__name__, s) for d in found for s in d.signatures}
+    kernels = [d for d in gc.get_objects() if isinstance(d, Dispatcher)]
+    return {(d.py_func.__module__, d.py_func.__name__, s) for d in kernels for s in d.signatures}
 
 rehearse()
 before = compiled()
 from tests.host.live_rig import Rig
-from tests.host.test_live_server import ONES, all_given
+from tests.host.test_live_server import ONES, all_received
 
 rig = Rig()
 rig.begin()
 rig.send(0, *ONES)
-all_given(rig, 1, 1)
+all_received(rig, 1, 1)
 rig.tell(rig.checkpoint())
 rig.seal(0)
 rig.tell(rig.move((0,), 0, 1))
 rig.tell(rig.move((1,), 1, 0, whole=True))
 rig.send(1, *ONES)
-all_given(rig, 2, 2)
+all_received(rig, 2, 2)
 rig.tell(rig.checkpoint())
 rig.seal(1)
 print(sorted(str(new) for new in compiled() - before))
@@ -61,6 +61,6 @@ rig.end()
 
 
 def test_a_live_run_compiles_nothing_that_was_not_rehearsed() -> None:
-    """Arrays from the wire cannot be written, which is another signature to a compiler."""
+    """Arrays from the wire are read-only, which gives kernels another signature."""
     done = subprocess.run([sys.executable, "-c", LIVE], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["[]"]

@@ -1,4 +1,4 @@
-"""The budget of what hosts stage: nobody waits for ever, and nobody takes it all."""
+"""The budget for staged input: no task waits forever, and no channel takes all of it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def header(task: int, attempt: int = 0, run: int = 0, channel: int = 0) -> Chann
 
 @dataclass
 class Courier:
-    """A task attempt: what it has left to send, piece by piece, and its channel to each host."""
+    """A task attempt: the pieces that it still has to send, and its channel to each host."""
 
     left: list[tuple[int, int]]
-    """(host, bytes)"""
+    """Pieces to send: (host, bytes)."""
     held: list[Held] = field(default_factory=list)
     hangs: bool = False
 
     def can_go(self, hosts: list[Staging]) -> bool:
-        """Not if it hangs, or waits for a host that has not read what it sent last."""
+        """Tell whether it can send: not if it hangs, or waits for a host to read its last piece."""
         return not self.hangs and all(
             host.may_read(held) for host, held in zip(hosts, self.held, strict=True)
         )
@@ -38,7 +38,7 @@ class Courier:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_every_task_comes_to_its_end(seed: int) -> None:
-    """Whoever is quicker, whatever is sent where, and though some tries of tasks hang for good."""
+    """Tasks end in any order and with any sizes, even though some attempts hang forever."""
     pick = random.Random(seed)
     hosts = [Staging(BUDGET) for _ in range(pick.randint(1, 4))]
 
@@ -54,24 +54,29 @@ def test_every_task_comes_to_its_end(seed: int) -> None:
             task = todo.pop()
             running[task] = [attempt(task, 0)]
         able = [
-            (task, one) for task, tries in running.items() for one in tries if one.can_go(hosts)
+            (task, courier)
+            for task, couriers in running.items()
+            for courier in couriers
+            if courier.can_go(hosts)
         ]
-        assert able, "everybody waits"
-        task, one = pick.choice(able)
+        assert able, "all tasks wait"
+        task, courier = pick.choice(able)
         if len(running[task]) == 1 and pick.random() < 0.05:
-            one.hangs = True
+            courier.hangs = True
             running[task].append(attempt(task, 1))
-        elif one.left:
-            to, size = one.left.pop()
-            assert hosts[to].add(one.held[to], size)
+        elif courier.left:
+            to, size = courier.left.pop()
+            assert hosts[to].add(courier.held[to], size)
         else:
-            for host, held in zip(hosts, one.held, strict=True):
+            for host, held in zip(hosts, courier.held, strict=True):
                 host.close(held)
             ended += 1
             del running[task]
     assert ended == tasks
     for host in hosts:
-        assert host._total == sum(held.bytes for held in host._open), "only what hangs is held"
+        assert host._total == sum(held.bytes for held in host._open), (
+            "only channels that hang hold bytes"
+        )
 
 
 def test_only_the_lowest_task_goes_beyond_the_budget() -> None:
@@ -104,20 +109,20 @@ def test_one_channel_must_fit_into_the_budget() -> None:
     staging = Staging(10 << 20)
     held = staging.open(header(0))
     staging.add(held, 10 << 20)
-    with pytest.raises(MemoryLimitError, match=r"the 10.0 MB that it may stage") as told:
+    with pytest.raises(MemoryLimitError, match=r"the 10.0 MB that it may stage") as raised:
         staging.add(held, 1)
-    assert "maxOffsetsPerTrigger" in told.value.hint
-    assert "host_staged_mb" in told.value.hint
+    assert "maxOffsetsPerTrigger" in raised.value.hint
+    assert "host_staged_mb" in raised.value.hint
 
 
-def test_what_another_try_has_closed_is_not_held() -> None:
+def test_a_channel_that_another_attempt_has_closed_holds_nothing() -> None:
     staging = Staging(BUDGET)
     slow, quick, other = (staging.open(h) for h in (header(0), header(0, 1), header(1)))
     staging.add(slow, 60)
     staging.add(quick, 60)
     staging.close(quick)
     staging.add(other, 50)
-    assert staging.may_read(other), "the slow one has no turn any more"
+    assert staging.may_read(other), "the slow attempt no longer counts"
     assert not staging.add(slow, 10)
     assert staging.may_read(slow)
     staging.close(slow)
@@ -135,9 +140,9 @@ def test_channels_of_an_older_run_do_not_wait() -> None:
         staging.may_read(old)
     another = staging.open(replace(header(8), run=1))
     assert staging.add(another, BUDGET - 1)
-    assert staging.may_read(another), "a courier that is cut off may never end its channel"
+    assert staging.may_read(another), "a courier that is cut off may never close its channel"
     staging.close(another, applied=False)
     staging.close(old)
     assert staging._total == 0
     other = staging.open(replace(header(0), run=1))
-    assert staging.add(other, 1), "what was closed in another run is not closed in this one"
+    assert staging.add(other, 1), "a channel closed in another run is not closed in this one"

@@ -54,7 +54,7 @@ def test_a_topic_that_is_not_there_is_an_error(kafka: Broker) -> None:
     sink = live_sink(ps.to("kafka", servers=kafka.servers, topic="not-there", options=options))
     writer = sink.writer(0, ROWS.schema)
     writer.write(ROWS, RowIds(0, 1, 0))
-    with pytest.raises(StoreError, match="did not take 3 rows for not-there"):
+    with pytest.raises(StoreError, match="did not accept 3 rows for topic 'not-there'"):
         writer.flush(1)
     writer.close()
 

@@ -1,4 +1,4 @@
-"""What a live courier meets, pretended: sources and sinks in memory; hosts and a driver behind Flight."""
+"""Fakes around a live courier: sources and sinks in memory, hosts and a driver behind Flight."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ WAIT_S = 20.0
 
 
 def wait_for(condition: Callable[[], Any], what: str = "") -> Any:
-    """Wait until something holds; gives what it was."""
+    """Wait until a condition is true, and return its value."""
     until = time.monotonic() + WAIT_S
-    while not (found := condition()):
-        assert time.monotonic() < until, f"waited in vain {what}"
+    while not (result := condition()):
+        assert time.monotonic() < until, f"timed out waiting {what}"
         time.sleep(0.001)
-    return found
+    return result
 
 
 class Tap:
-    """Rows of one partition, as a test gives them; all of them stay, for readers that begin again."""
+    """Rows of one partition, filled by a test. All rows stay, for readers that start again."""
 
     def __init__(self, batches: Sequence[pa.RecordBatch] = ()) -> None:
         self.batches = list(batches)
@@ -69,7 +69,7 @@ class Tap:
 
 @dataclass(frozen=True)
 class TapSource(LiveSource):
-    """A source whose partitions are taps of this process; a position is a number of batches."""
+    """A source whose partitions are taps in this process. A position is a number of batches."""
 
     taps: Mapping[str, Tap]
     columns: pa.Schema
@@ -107,14 +107,14 @@ class _TapReader(LiveReader):
     def poll(self, wait_ms: float, most_rows: int) -> list[Polled]:
         with self._lock:
             self._lock.wait_for(self._ready, wait_ms / 1000)
-            found = []
+            polled = []
             for name, at in self._positions.items():
                 tap = self._taps[name]
                 tap.polls += 1
                 for place, batch in enumerate(tap.batches[at:], at + 1):
-                    found.append(Polled(batch, name, place))
+                    polled.append(Polled(batch, name, place))
                 self._positions[name] = tap.read = len(tap.batches)
-            return found
+            return polled
 
     def _ready(self) -> bool:
         taps = [(self._taps[name], at) for name, at in self._positions.items()]
@@ -125,7 +125,7 @@ class _TapReader(LiveReader):
 
 
 def taps(*names: str) -> dict[str, Tap]:
-    """Taps that share a lock, as those of one source must."""
+    """Make taps that share a lock, as those of one source must."""
     made = {name: Tap() for name in names}
     for tap in made.values():
         tap.changed = made[names[0]].changed
@@ -134,7 +134,7 @@ def taps(*names: str) -> dict[str, Tap]:
 
 @dataclass(frozen=True)
 class Shelf(LiveSink):
-    """A sink that keeps all in memory: (ids, rows) as written, and the epochs that were flushed."""
+    """A sink in memory: (ids, rows) as written, and the epochs that were flushed."""
 
     written: list[tuple[RowIds, list[dict[str, Any]]]] = field(default_factory=list)
     flushed: list[int] = field(default_factory=list)
@@ -162,7 +162,7 @@ class _ShelfWriter(LiveWriter):
 
 
 class PretendDriver(TokenServer):
-    """Takes what couriers tell."""
+    """A driver that collects the reports of couriers."""
 
     def __init__(self) -> None:
         super().__init__(LOOPBACK, ACCESS)
@@ -178,9 +178,9 @@ class PretendDriver(TokenServer):
 
 
 class PretendHost(TokenServer):
-    """One host of one step, for one courier: a real operator, applied chunk by chunk, and answered at once.
+    """One host of one step, for one courier. It applies a real operator chunk by chunk, and replies at once.
 
-    Frames wait while it is not `going`. `log` has what came, in order.
+    Frames wait while it is not `going`. `log` holds all frames, in order.
     """
 
     def __init__(self, name: str, step: KeyedStep) -> None:
@@ -190,7 +190,7 @@ class PretendHost(TokenServer):
         self.log: list[Frame] = []
         self.rows: list[dict[str, Any]] = []
         self.rows_at: dict[int, int] = {}
-        """Control message -> rows that came before it."""
+        """Control message number -> rows that came before it."""
         self.headers: list[StreamHeader] = []
         self.going = threading.Event()
         self.going.set()
@@ -216,7 +216,7 @@ class PretendHost(TokenServer):
                     begun = True
                 writer.write_batch(batch)
             writer.write_metadata(codec.encode(back))
-            if back.final:  # as a host does that has fired the rest by then
+            if back.final:  # as a host does that has fired all timers by then
                 writer.write_metadata(codec.encode(Back(watermark_ms=self.watermark_ms)))
 
     def act(self, frame: Frame, batch: pa.RecordBatch | None) -> tuple[list[pa.RecordBatch], Back]:
@@ -307,7 +307,7 @@ class Scene:
                 server.shutdown()
 
     def source_read(self, source: TapSource) -> bool:
-        """Whether the courier has read all that a source was given."""
+        """Whether the courier has read all rows of a source."""
         return all(tap.read == len(tap.batches) for tap in source.taps.values())
 
     def tell(self, **message: Any) -> Message:
@@ -317,19 +317,19 @@ class Scene:
         return made
 
     def checkpoint(self, closes: bool = False) -> EpochPassed:
-        """A checkpoint, when it has passed."""
+        """Send a checkpoint, and wait until it has passed. Returns the courier's report."""
         epoch = self.epoch
         self.epoch += 1
         self.tell(checkpoint=CheckpointMessage(self.numbers, epoch, epoch - 1, closes=closes))
-        found = wait_for(
+        reports = wait_for(
             lambda: [p for p in self.driver.passed if p.epoch == epoch], "for an epoch"
         )
-        return found[0]
+        return reports[0]
 
 
 def by_key(rows: Sequence[Mapping[str, Any]], key: str, value: str) -> dict[Any, list[Any]]:
-    """The values of each key, in order."""
-    found: dict[Any, list[Any]] = defaultdict(list)
+    """Key -> its values, in order."""
+    values: dict[Any, list[Any]] = defaultdict(list)
     for row in rows:
-        found[row[key]].append(row[value])
-    return dict(found)
+        values[row[key]].append(row[value])
+    return dict(values)

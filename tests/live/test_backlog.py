@@ -1,4 +1,4 @@
-"""Records that wait in a courier keep their order, whoever they wait for in the end."""
+"""Records that wait in a courier keep their order, also when their slots move to another host."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ def test_records_of_a_slot_keep_their_order_through_reroutes(seed: int) -> None:
         for host in backlog.hosts:
             if pick.random() < 0.4:
                 taken = backlog.take(host, pick.choice((1, 5, 1000)))
-                assert len({one.kind for one in taken}) == 1
-                for one in taken:
-                    assert one.slots.tolist() == one.batch.column("slot").to_pylist()
-                    assert {table.hosts[n] for n in table.owner[one.slots].tolist()} == {host}
-                sent += [row for one in taken for row in one.batch.to_pylist()]
+                assert len({records.kind for records in taken}) == 1
+                for records in taken:
+                    assert records.slots.tolist() == records.batch.column("slot").to_pylist()
+                    assert {table.hosts[n] for n in table.owner[records.slots].tolist()} == {host}
+                sent += [row for records in taken for row in records.batch.to_pylist()]
         if pick.random() < 0.3:
             table = routes(pick)
             backlog.route(backlog.hosts, table)
     while backlog:
         taken = backlog.take(backlog.hosts[0], 1000)
-        sent += [row for one in taken for row in one.batch.to_pylist()]
+        sent += [row for records in taken for row in records.batch.to_pylist()]
     for slot in range(SLOTS):
         assert [r for r in sent if r["slot"] == slot] == [r for r in put if r["slot"] == slot]
 
 
-def test_event_time_does_not_pass_records_that_wait() -> None:
+def test_the_watermark_does_not_pass_waiting_records() -> None:
     backlog = Backlog()
     backlog.put("a", waiting(7, [0]))
     backlog.put("b", waiting(5, [1]))
@@ -68,7 +68,7 @@ def test_event_time_does_not_pass_records_that_wait() -> None:
 
 
 @pytest.mark.parametrize("rate", [500.0, 20_000.0, 1_000_000.0])
-def test_a_host_gets_what_it_can_apply_within_a_time(rate: float) -> None:
+def test_a_host_gets_no_more_than_it_can_apply_in_time(rate: float) -> None:
     pace, now = HostPace(within_s=0.040), 0.0
     for number in range(200):
         rows = int(pace.most)

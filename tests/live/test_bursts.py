@@ -1,4 +1,4 @@
-"""A live courier that hands rows of its chunks to burst workers: answers, failures, checkpoints and time."""
+"""A live courier that sends rows to burst workers: answers, failures, checkpoints and event time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def guide(scene: Scene, by: Helped, offload: Offload | None) -> None:
 
 
 def hold(by: Helped) -> threading.Event:
-    """Let burst workers answer only when the event is set."""
+    """Make burst workers wait until the event is set."""
     goes, answer = threading.Event(), by.workers.invoke
 
     def invoke(request: bytes, timeout_ms: int) -> bytes:
@@ -71,24 +71,24 @@ def test_all_rows_count_once_whatever_burst_workers_do(shares: Any, chances: Cha
         scene.checkpoint()
         assert sum(by.workers.did.values()) > 0
     seen = reports(scene)
-    told = [one for report in seen for one in report.offloaded]
-    rows = sum(one.rows for one in told)
+    offloaded = [entry for report in seen for entry in report.offloaded]
+    rows = sum(entry.rows for entry in offloaded)
     assert rows == 200 if shares is ALL else 20 < rows < 180
     if chances is WELL:
-        assert all(not one.failures and not one.returned for one in told)
+        assert all(not entry.failures and not entry.returned for entry in offloaded)
     if chances == {"fail": 1}:
-        assert sum(one.returned for one in told) == rows
-    assert sum(sum(one.latency_counts) for one in seen) == 200
-    loads = sum(int(one.loads["sum"].sum()) for one in seen)
-    assert loads == 200, "what burst workers carry counts as if hosts had got it"
+        assert sum(entry.returned for entry in offloaded) == rows
+    assert sum(sum(entry.latency_counts) for entry in seen) == 200
+    loads = sum(int(entry.loads["sum"].sum()) for entry in seen)
+    assert loads == 200, "offloaded rows count as if hosts had got them"
 
 
 def reports(scene: Scene) -> list[Seen]:
-    """What the courier told of each epoch."""
+    """The courier's report of each epoch."""
     return [codec.from_plain(passed.seen, Seen) for passed in scene.driver.passed]
 
 
-def test_a_checkpoint_waits_for_what_is_with_burst_workers_and_a_reroute_does_not() -> None:
+def test_a_checkpoint_waits_for_burst_workers_and_a_reroute_does_not() -> None:
     source, scene = one_step()
     first, second = scene.hosts.values()
     with bursting(scene) as by:
@@ -106,7 +106,7 @@ def test_a_checkpoint_waits_for_what_is_with_burst_workers_and_a_reroute_does_no
         goes.set()
         wait_for(lambda: scene.driver.passed)
         wait_for(lambda: totals_of(scene) == {k: 1 + (k == 1) for k in range(10)})
-    assert not first.rows, "its slots were another's when the answer came"
+    assert not first.rows, "its slots had moved when the answer came"
     assert second.rows_at[saved.number] == 10
     assert scene.driver.passed[0].positions == {0: {"p0": 1}}
 
@@ -117,13 +117,13 @@ def test_without_an_answer_in_time_the_courier_does_the_rows_itself() -> None:
         goes = hold(by)
         source.taps["p0"].give(rows_of((1, 5), (1, 6)))
         wait_for(lambda: totals_of(scene) == {1: 11})
-        goes.set()  # late answers are not looked at
+        goes.set()  # late answers are ignored
         source.taps["p0"].give(rows_of((2, 1)))
         wait_for(lambda: totals_of(scene) == {1: 11, 2: 1})
         scene.checkpoint()
-    (told,) = reports(scene)[0].offloaded
-    assert told.returned >= 2
-    assert told.failures["timeout"] >= 1
+    (offloaded,) = reports(scene)[0].offloaded
+    assert offloaded.returned >= 2
+    assert offloaded.failures["timeout"] >= 1
 
 
 def test_a_guide_is_taken_back_while_rows_are_with_burst_workers() -> None:
@@ -138,8 +138,8 @@ def test_a_guide_is_taken_back_while_rows_are_with_burst_workers() -> None:
         goes.set()
         wait_for(lambda: totals_of(scene) == {1: 11})
         scene.checkpoint()
-    (told,) = reports(scene)[0].offloaded
-    assert told.rows == 1
+    (offloaded,) = reports(scene)[0].offloaded
+    assert offloaded.rows == 1
 
 
 EVENTS = pa.schema([("k", pa.int64()), ("at", pa.timestamp("ms"))])
@@ -173,7 +173,7 @@ def test_no_window_closes_before_its_rows_are_back_and_time_goes_on_between_answ
         wait_for(lambda: scene.source_read(source))
         source.taps["p0"].give(events((2, 45)))
         wait_for(lambda: len(host.rows) == 2)
-        assert not scene.shelf.rows, "a window has closed without its rows"
+        assert not scene.shelf.rows, "a window closed without its rows"
         goes.set()
         wait_for(lambda: len(scene.shelf.rows) >= 2)
         passed = scene.checkpoint()
@@ -181,9 +181,9 @@ def test_no_window_closes_before_its_rows_are_back_and_time_goes_on_between_answ
     assert passed.seen["late"] == {"win": 1}
 
 
-def test_time_passes_no_partial_state_that_a_busy_host_has_not_got() -> None:
-    """Rows wait in the courier for a host that is slow, and time with them; what burst workers made is of
-    older rows, and waits for nothing."""
+def test_the_watermark_does_not_pass_partial_states_for_a_busy_host() -> None:
+    """Rows wait in the courier for a slow host, and hold event time back. Partial states of burst workers are
+    of older rows, and do not wait."""
     source, scene = windowed()
     host = scene.hosts["win/0"]
     with bursting(scene, np.zeros(4)) as by:
@@ -209,7 +209,7 @@ def test_time_passes_no_partial_state_that_a_busy_host_has_not_got() -> None:
     assert [row["n"] for row in scene.shelf.rows] == [3]
 
 
-def test_a_step_whose_output_is_by_arrival_is_left_whole() -> None:
+def test_a_step_whose_output_depends_on_arrival_is_not_offloaded() -> None:
     source = TapSource(taps("p0"), ROWS)
     step = KeyedStep("newest", 8, AggregatePlan(ROWS, ["k"], {"v": last("v")}))
     scene = Scene(FlowPlan((SourcePlan(ROWS),), (step,)), [source], {"newest": 1}, CALM)
@@ -218,8 +218,8 @@ def test_a_step_whose_output_is_by_arrival_is_left_whole() -> None:
     assert isinstance(trouble, ProtocolError)
 
 
-def test_what_hosts_cannot_take_in_time_goes_to_burst_workers_by_reflex() -> None:
-    """A few rows at a time stay; a chunk of many more than hosts take in time does not."""
+def test_rows_that_hosts_cannot_take_in_time_go_to_burst_workers_by_reflex() -> None:
+    """Small chunks stay with the hosts. A chunk with many more rows than they can apply in time does not."""
     source, scene = one_step()
     reflex = Reflex(1_000.0, 900.0, 1_000.0, 0.1, workers=8, within_ms=200.0)
     with bursting(scene, NONE, reflex=reflex):
@@ -232,8 +232,8 @@ def test_what_hosts_cannot_take_in_time_goes_to_burst_workers_by_reflex() -> Non
         scene.checkpoint()
     calm, burst = reports(scene)
     assert not calm.offloaded
-    (told,) = burst.offloaded
-    assert 1_700 < told.rows < 2_000
+    (offloaded,) = burst.offloaded
+    assert 1_700 < offloaded.rows < 2_000
     assert burst.routed["sum"].rows == 2_000
 
 

@@ -1,4 +1,5 @@
-"""Event time of a courier's sources: held back by partitions that are slow, not heard of, or known of old."""
+"""Event time of a courier's sources: held back by slow partitions, silent ones, and those of an earlier
+run."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ def bound(clock: SourceClock, now_ms: int) -> object:
     return clock.mark(now_ms, ended=False, close=False).bound
 
 
-def test_a_partition_that_was_not_heard_holds_the_others_back_for_a_while() -> None:
+def test_a_silent_partition_holds_the_others_back_for_a_while() -> None:
     clock = SourceClock(PLAIN, ["a", "b"], {}, started_ms=1_000)
     clock.heard("a", {"": 70}, 1_001)
     assert bound(clock, 1_002) is None
@@ -29,7 +30,7 @@ def test_a_partition_that_was_not_heard_holds_the_others_back_for_a_while() -> N
     assert clock.idle_ms is None
 
 
-def test_a_courier_that_has_heard_of_no_partition_holds_the_others_back_for_a_while() -> None:
+def test_a_courier_without_rows_holds_the_others_back_for_a_while() -> None:
     clock = SourceClock(PLAIN, ["a", "b"], {}, started_ms=1_000)
     assert [bound(clock, 999 + UNHEARD_MS), bound(clock, 1_000 + UNHEARD_MS)] == [None, FREE]
     clock.heard("b", {"": 50}, 9_000)
@@ -49,7 +50,7 @@ def test_when_an_empty_source_fills_couriers_wait_for_each_other() -> None:
     assert bound(at_once, 10) == 50
 
 
-def test_what_was_known_before_the_run_counts_for_this_couriers_partitions_only() -> None:
+def test_event_times_from_before_the_run_count_for_own_partitions_only() -> None:
     rows = [[0, "a", 300, 5], [0, "z", 100, 5], [1, "b", 1, 5]]
     known = known_partitions(rows, 0, PLAIN, ["a", "b"])
     assert known == {"a": Partition(300, 5)}
@@ -63,7 +64,7 @@ def test_partitions_that_rows_name_are_kept_by_those_names() -> None:
     assert bound(clock, 2) == 4
 
 
-def test_quiet_partitions_are_left_out_and_when_all_are_nothing_is_held_back() -> None:
+def test_idle_partitions_are_ignored_and_if_all_are_idle_nothing_is_held_back() -> None:
     clock = SourceClock(IDLE, ["a", "b"], {}, started_ms=0)
     clock.heard("a", {"": 10}, 50)
     clock.heard("b", {"": 5}, 10)

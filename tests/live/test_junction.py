@@ -1,4 +1,4 @@
-"""Junctions: what goes on to a step is what an aligned execution gives, whatever the order of answers."""
+"""Junctions: a step gets the same items as in an aligned execution, in whatever order hosts reply."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_host_that_leaves_holds_checkpoints_back_until_it_has_answered_all() -
     assert junction.reach.watermark_ms == 7
 
 
-def test_a_stream_that_ends_without_leave_has_brought_nothing() -> None:
+def test_a_stream_that_ends_without_leave_delivers_nothing() -> None:
     junction = two()
     junction.tell(checkpoint(0))
     junction.echo(A, 0)
@@ -112,7 +112,7 @@ def test_time_is_the_least_of_all_lanes_and_waits_like_rows() -> None:
 
 
 class Hosts:
-    """The hosts of one step in a random execution: each answers what it gets, in order, when chance says."""
+    """The hosts of one step in a random execution: each replies to its input in order, at random times."""
 
     def __init__(self, step: str, names: list[str]) -> None:
         self.step = step
@@ -122,8 +122,9 @@ class Hosts:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_any_order_of_answers_gives_what_an_aligned_execution_gives(seed: int) -> None:
-    """A source, two keyed steps and the sink; hosts join and leave; rows are numbers with their epoch."""
+def test_any_order_of_replies_gives_the_result_of_an_aligned_execution(seed: int) -> None:
+    """The flow has a source, two keyed steps and a sink. Hosts join and leave. Rows are numbers with their
+    epoch."""
     chance = random.Random(seed)
     first, second = Hosts("one", ["a", "b"]), Hosts("two", ["x", "y", "z"])
     steps = {"one": first, "two": second}
@@ -133,12 +134,12 @@ def test_any_order_of_answers_gives_what_an_aligned_execution_gives(seed: int) -
         None: Junction(None, {("two", n): LaneMark(None) for n in ("x", "y", "z")}),
     }
     after: dict[str, str | None] = {"one": "two", "two": None}
-    told: list[Message] = []
+    messages: list[Message] = []
     epoch = 0
     sent: dict[int, set[int]] = defaultdict(set)
-    """Epoch -> rows that the source gave in it."""
+    """Epoch -> rows that the source sent in it."""
     got: dict[str | None, dict[int, set[int]]] = {at: defaultdict(set) for at in ("two", None)}
-    """Step 2, or the sink -> epoch -> rows that went on to it."""
+    """Step 2, or the sink -> epoch -> rows that reached it."""
     at: dict[str | None, int] = {"one": 0, "two": 0, None: 0}
 
     def go_on(name: str | None, items: Iterable[Item]) -> None:
@@ -171,13 +172,13 @@ def test_any_order_of_answers_gives_what_an_aligned_execution_gives(seed: int) -
             go_on(after[name], junctions[after[name]].part(lane, message.number))
 
     def tell(message: Message) -> None:
-        told.append(message)
+        messages.append(message)
         for name, junction in junctions.items():
             go_on(name, junction.tell(message))
         go_on("one", junctions["one"].echo((0, ""), message.number))
 
     def work() -> bool:
-        """One host takes one thing, or one answer arrives."""
+        """Let one host take one item, or one reply arrive."""
         ways = []
         for hosts in steps.values():
             ways += [(hosts, n, True) for n, todo in hosts.inbox.items() if todo]
@@ -199,7 +200,7 @@ def test_any_order_of_answers_gives_what_an_aligned_execution_gives(seed: int) -
     joined = 0
     for row in range(300):
         event = chance.random()
-        number = len(told)
+        number = len(messages)
         if event < 0.06:
             epoch += 1
             tell(checkpoint(number))
@@ -209,7 +210,7 @@ def test_any_order_of_answers_gives_what_an_aligned_execution_gives(seed: int) -
         elif event < 0.1:
             hosts = chance.choice([first, second])
             known = {n for n in hosts.inbox if n not in hosts.gone}
-            parting = {m.part.host for m in told if m.part and m.part.step == hosts.step}
+            parting = {m.part.host for m in messages if m.part and m.part.step == hosts.step}
             left = sorted(known - parting)
             if len(left) > 1:
                 tell(Message(part=Part(number, hosts.step, chance.choice(left))))
@@ -221,12 +222,12 @@ def test_any_order_of_answers_gives_what_an_aligned_execution_gives(seed: int) -
     while work():
         pass
     for where, rows in got.items():
-        assert {e: found for e, found in rows.items() if found} == dict(sent), where
+        assert {e: numbers for e, numbers in rows.items() if numbers} == dict(sent), where
     assert at == dict.fromkeys(at, epoch)
 
 
-def test_what_ends_behind_a_checkpoint_has_not_ended_before_it() -> None:
-    """Else a flow would be over with an epoch that lacks what its hosts gave in the end."""
+def test_a_lane_that_ends_behind_a_checkpoint_has_not_ended_before_it() -> None:
+    """Otherwise a flow would end with an epoch that lacks the last output of its hosts."""
     junction = two()
     for number in (0, 1):
         junction.tell(checkpoint(number))
@@ -239,8 +240,8 @@ def test_what_ends_behind_a_checkpoint_has_not_ended_before_it() -> None:
     assert junction.ended_at == 1
 
 
-def test_time_does_not_pass_a_reroute_before_what_was_due_of_its_slots_has_come() -> None:
-    """A was behind B: what A had not fired of the slot, B fires late."""
+def test_time_does_not_pass_a_reroute_before_the_due_output_of_its_slots() -> None:
+    """Host A was behind host B: timers of the slot that A had not fired, B fires late."""
     junction = two()
     junction.take(A, LaneMark(5))
     junction.take(B, LaneMark(9))

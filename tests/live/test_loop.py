@@ -1,4 +1,4 @@
-"""A live courier against hosts that pretend, over real streams: rows, messages, time, faults, pressure."""
+"""A live courier with fake hosts, over real streams: rows, messages, time, faults, backpressure."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def test_rows_go_to_the_owners_of_their_slots_and_answers_to_the_sink() -> None:
     assert all(keys)
     assert not keys[0] & keys[1]
     ids = [ids for ids, _ in scene.shelf.written]
-    firsts = [one.first for one in ids]
+    firsts = [entry.first for entry in ids]
     sizes = [len(rows) for _, rows in scene.shelf.written]
-    assert {(one.courier, one.epoch) for one in ids} == {(0, 5)}
+    assert {(entry.courier, entry.epoch) for entry in ids} == {(0, 5)}
     assert firsts == [sum(sizes[:n]) for n in range(len(sizes))]
 
 
@@ -75,12 +75,12 @@ def test_a_checkpoint_is_a_point_between_rows() -> None:
             if n % 40 == 39:
                 number = scene.numbers
                 passed = scene.checkpoint()
-                # all up to the position was sent before the message, and nothing behind it
+                # all rows up to the position were sent before the message, and none after it
                 before = sum(host.rows_at[number] for host in scene.hosts.values())
                 assert before == 5 * passed.positions[0]["p0"]
         wait_for(lambda: totals_of(scene) == dict.fromkeys(range(5), 200))
         scene.checkpoint()
-        # each message says which epoch is durable, so that the source hears of the one before the last
+        # each message names the durable epoch, so the source is told of the epoch before the last
         wait_for(lambda: source.taps["p0"].committed == scene.driver.passed[-2].positions[0]["p0"])
     assert scene.shelf.flushed == [5, 6, 7, 8, 9, 10]
     assert [p.epoch for p in scene.driver.passed] == scene.shelf.flushed
@@ -162,7 +162,7 @@ def test_a_flow_without_keyed_steps_writes_what_its_functions_make() -> None:
 
 @pytest.mark.parametrize("first", [False, True])
 def test_slots_go_to_a_new_host_in_the_middle_and_the_old_one_leaves(first: bool) -> None:
-    """Also with the very first message of a run."""
+    """This also works with the very first message of a run."""
     source, scene = one_step(hosts=1)
     tap, old = source.taps["p0"], scene.hosts["sum/0"]
     new = scene.host("sum/9", TOTALS)
@@ -175,9 +175,9 @@ def test_slots_go_to_a_new_host_in_the_middle_and_the_old_one_leaves(first: bool
             Handing(slots, "sum/0", old.location, "sum/9", new.location)
             for slots in (tuple(range(3)), tuple(range(3, 8)))
         )
-        told = scene.tell(reroute=Reroute(scene.numbers, "sum", handings))
+        message = scene.tell(reroute=Reroute(scene.numbers, "sum", handings))
         wait_for(
-            lambda: any(f.message == told for f in old.log) and any(f.message for f in new.log)
+            lambda: any(f.message == message for f in old.log) and any(f.message for f in new.log)
         )
         tap.give(rows_of(*((k, 1) for k in range(10))))
         wait_for(lambda: len(new.rows) == 10)
@@ -185,8 +185,8 @@ def test_slots_go_to_a_new_host_in_the_middle_and_the_old_one_leaves(first: bool
         passed = scene.checkpoint()
     assert len(old.rows) == 10
     (header,) = new.headers
-    assert header.after == told.number - 1
-    assert new.log[0].message == told
+    assert header.after == message.number - 1
+    assert new.log[0].message == message
     assert new.log[1].time is not None
     assert passed.positions == {0: {"p0": 2}}
     assert [frame.message for frame in old.log[-2:]] == [parted, None]
@@ -194,7 +194,7 @@ def test_slots_go_to_a_new_host_in_the_middle_and_the_old_one_leaves(first: bool
     assert not scene.driver.troubles
 
 
-def test_a_stream_that_breaks_is_told_to_the_driver_once_and_is_one_line_in_the_log(
+def test_a_broken_stream_is_reported_to_the_driver_once_and_logged_in_one_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     source, scene = one_step()
@@ -255,7 +255,7 @@ def test_a_host_that_does_not_answer_stops_the_polling() -> None:
         for _ in range(40):
             tap.give(batch)
             time.sleep(0.01)
-        # overdue chunks let others pass, up to the window
+        # overdue chunks let others pass, up to the limit of the window
         held = tap.polls - before
         assert 1 <= held <= 12
         host.going.set()
@@ -291,10 +291,13 @@ def test_a_window_closes_when_the_watermark_has_passed_it_and_late_rows_are_coun
         wait_for(lambda: sum(len(host.rows) for host in scene.hosts.values()) == 7)
         passed = scene.checkpoint()
     assert passed.seen["late"] == {"w": 1}
-    assert [tuple(told) for told in passed.seen["event_ms"]] == [(0, "p0", 2_000), (0, "p1", 1_500)]
+    assert [tuple(entry) for entry in passed.seen["event_ms"]] == [
+        (0, "p0", 2_000),
+        (0, "p1", 1_500),
+    ]
 
 
-def test_an_idle_courier_says_so_and_hears_the_hosts_before_it_goes_on() -> None:
+def test_an_idle_courier_reports_it_and_waits_for_watermarks_before_it_goes_on() -> None:
     schema = pa.schema([("k", pa.int64()), ("at", pa.timestamp("ms"))])
     plan = WindowPlan(schema, ["k"], {"n": count()}, tumbling("1s"), "at")
     time_of = SourcePlan(schema, event_time="at", idle_ms=50)
@@ -344,7 +347,7 @@ def test_a_source_that_ends_closes_windows_and_the_next_checkpoint_says_so() -> 
         assert wait_for(lambda: scene.checkpoint(closes=True).closed)
 
 
-def test_a_courier_that_dies_tells_nobody() -> None:
+def test_a_courier_that_dies_sends_no_report() -> None:
     source, scene = one_step()
     with armed(Fault("courier.messaged", where={"epoch": 5})) as faults, scene.running():
         source.taps["p0"].give(rows_of((1, 1)))
@@ -372,7 +375,7 @@ def test_an_idle_courier_takes_less_than_2_percent_of_a_core() -> None:
 
 
 def test_rows_and_combined_rows_go_on_one_stream() -> None:
-    """Before a guide, behind it, and when it is taken back."""
+    """Rows are sent before a guide, after it, and after it is withdrawn."""
     source, scene = one_step(hosts=1)
     host = scene.hosts["sum/0"]
     with scene.running():
@@ -390,7 +393,7 @@ def test_rows_and_combined_rows_go_on_one_stream() -> None:
     assert sum(passed.seen["latency_counts"]) == 90
 
 
-def test_hot_keys_of_watched_slots_are_told() -> None:
+def test_hot_keys_of_watched_slots_are_reported() -> None:
     source, scene = one_step()
     with scene.running():
         scene.run.guide(Guides((StepGuide("sum", watched=tuple(range(TOTALS.slots))),)))
@@ -401,8 +404,8 @@ def test_hot_keys_of_watched_slots_are_told() -> None:
         source.taps["p0"].give(rows_of((7, 1)))
         wait_for(lambda: sum(totals_of(scene).values()) == 101)
         assert scene.checkpoint().seen["hot"] == []
-    assert max(hot, key=lambda one: one["count"])["key"] == "k=7"
-    assert max(one["count"] for one in hot) == 50
+    assert max(hot, key=lambda entry: entry["count"])["key"] == "k=7"
+    assert max(entry["count"] for entry in hot) == 50
 
 
 def test_a_guide_that_names_no_slot_of_the_step_is_refused() -> None:

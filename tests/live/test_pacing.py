@@ -1,4 +1,4 @@
-"""When chunks are cut: at once while rows are rare, ever fewer and larger ones the more rows there are."""
+"""Pacing of chunks: cut at once while rows are rare, and fewer and larger as the rate rises."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.live.pacing import Pacer
 def paced(
     rate: float, cost_s: float, per_row_s: float, seconds: float = 1.0
 ) -> tuple[float, float]:
-    """The mean pause, and the mean wait of a row, in milliseconds, once it is steady."""
+    """Mean pause and mean wait of a row in the steady state, in milliseconds."""
     pacer, now, number, last = Pacer(longest_s=0.020), 0.0, 0, 0.0
     done: list[tuple[float, int]] = []
     pauses, waits = [], []
@@ -46,7 +46,7 @@ def test_the_pause_follows_the_rate_and_the_cost_of_chunks(
     assert wait_ms <= 12
 
 
-def test_dear_chunks_are_cut_less_often_up_to_a_bound() -> None:
+def test_expensive_chunks_are_cut_less_often_up_to_a_limit() -> None:
     cheap, dear, dearest = (paced(20_000, cost, 0)[0] for cost in (0.001, 0.003, 0.050))
     assert cheap < 3 < dear < dearest <= 20
 
@@ -66,7 +66,7 @@ def test_a_chunk_that_a_host_holds_back_does_not_hold_back_all_others() -> None:
     for number in range(50):
         assert now <= pacer.next_at() or pacer.free(now)
         now = max(now, pacer.next_at())
-        pacer.cut(number, 1, now)  # none is ever done
+        pacer.cut(number, 1, now)  # no chunk is ever applied
     assert 0.1 < now - 1.0 < 50 * 0.020
     for number in range(50):
         pacer.done(number, now + 5)

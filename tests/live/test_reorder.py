@@ -1,4 +1,4 @@
-"""The reorder buffer of a courier: whatever hosts answer when, rows go on in the order of what was sent."""
+"""The reorder buffer of a courier: rows leave in input order, in whatever order hosts reply."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from penstock.operators.places import Places, with_both
 
 
 def answer(serials: Sequence[int], courier: int = 0) -> pa.RecordBatch:
-    """What a host answers that gives two rows for each record."""
+    """The reply of a host that outputs two rows for each record."""
     twice = np.repeat(np.array(serials, np.int64), 2)
     rows = pa.RecordBatch.from_pydict({"n": twice, "copy": np.arange(len(twice)) % 2})
     return with_both(rows, Places.of_records(courier, twice))
 
 
 def due(times_ms: Sequence[int], final: bool = False) -> pa.RecordBatch:
-    """What fell due at these times, for keys whose hashes are those of nothing."""
+    """Rows caused by timers at these times, for keys with the hash of an empty key."""
     times = np.array(times_ms, np.int64)
     rows = pa.RecordBatch.from_pydict({"n": times, "copy": np.zeros(len(times), np.int64)})
     return with_both(rows, Places.of_due(times, np.zeros(len(times), np.uint64), final))
@@ -37,9 +37,9 @@ def numbers(batches: Sequence[pa.RecordBatch]) -> list[tuple[int, int]]:
     chunks=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=8),
     pick=st.randoms(use_true_random=False),
 )
-def test_rows_go_on_in_the_order_of_records(chunks: list[list[int]], pick: random.Random) -> None:
-    """Chunks whose records go to up to three hosts; each host applies some of its chunks, in any order, in
-    any pieces, and the courier hears of it in any order of hosts. Nothing goes on too early."""
+def test_rows_leave_in_the_order_of_records(chunks: list[list[int]], pick: random.Random) -> None:
+    """Chunks go to up to three hosts. Hosts apply them in any order and in any pieces, and replies arrive in
+    any order. No row leaves too early."""
     buffer, left = ReorderBuffer(), list[tuple[int, int]]()
     firsts, parts, serial = [], list[tuple[int, int, list[int]]](), 0
     for number, owners in enumerate(chunks):
@@ -71,10 +71,10 @@ def test_rows_go_on_in_the_order_of_records(chunks: list[list[int]], pick: rando
     times=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 40)), max_size=20),
     steps=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 50)), max_size=20),
 )
-def test_what_is_due_goes_on_by_time(
+def test_rows_of_timers_leave_by_event_time(
     times: list[tuple[int, int]], steps: list[tuple[int, int]]
 ) -> None:
-    """Hosts fire what is due as they hear watermarks, each at its pace."""
+    """Hosts fire timers as they get watermarks, each at its own pace."""
     buffer, left = ReorderBuffer(), list[tuple[int, int]]()
     marks = [0, 0, 0]
     for host, to in [*steps, (0, 60), (1, 60), (2, 60)]:
@@ -87,7 +87,7 @@ def test_what_is_due_goes_on_by_time(
     assert [time for time, _ in left] == sorted(time for _, time in times)
 
 
-def test_a_checkpoint_brings_out_everything() -> None:
+def test_a_checkpoint_releases_all_rows() -> None:
     buffer = ReorderBuffer()
     buffer.put(due([7, 3]), 9)
     buffer.put(answer([4]))
@@ -97,7 +97,7 @@ def test_a_checkpoint_brings_out_everything() -> None:
     assert not buffer.flush()
 
 
-def test_what_is_due_at_the_end_waits_for_the_end_of_all_hosts() -> None:
+def test_rows_due_at_the_end_wait_for_the_end_of_all_hosts() -> None:
     buffer = ReorderBuffer()
     buffer.put(due([5], final=True), 3)
     assert not buffer.ready_due(Reach(3, idle=False, final=False))

@@ -1,4 +1,4 @@
-"""A courier's server and its task: begun, told, halted, begun anew and stopped by a driver."""
+"""A courier's server and its task: started, messaged, halted, restarted and stopped by a driver."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.live.test_loop import CALM, ROWS, TOTALS, rows_of, totals_of
 
 @contextmanager
 def courier() -> Iterator[tuple[TapSource, Scene, Endpoint]]:
-    """A task with its hosts, in a thread, and a line to its server."""
+    """A task with its hosts, in a thread, and a connection to its server."""
     source = TapSource(taps("p0"), ROWS)
     scene = Scene(FlowPlan((SourcePlan(ROWS),), (TOTALS,)), [source], {"sum": 2}, CALM)
     switching_s = sys.getswitchinterval()
@@ -65,14 +65,14 @@ def test_a_driver_begins_halts_and_begins_again_from_other_positions() -> None:
             call(line, "begin", order=scene.order)
         order = replace(scene.order, run=2, epoch=6, positions={0: {"p0": 1}})
         call(line, "begin", order=order)
-        # the second row comes again; the hosts that pretend have not gone back
+        # the second row comes again; the fake hosts have not rolled back
         wait_for(lambda: totals_of(scene) == {1: 5, 2: 14})
         assert {ids.epoch for ids, _ in scene.shelf.written} == {5, 6}
         assert [header.run for header in scene.hosts["sum/0"].headers] == [1, 2]
     assert not scene.driver.troubles
 
 
-def test_a_message_that_cannot_be_is_refused() -> None:
+def test_invalid_messages_are_refused() -> None:
     with courier() as (_, scene, line):
         with pytest.raises(ProtocolError):
             call(line, "begin", order="now")
@@ -83,7 +83,7 @@ def test_a_message_that_cannot_be_is_refused() -> None:
         assert not scene.driver.troubles
 
 
-def test_a_guide_holds_for_the_run_that_it_is_for() -> None:
+def test_a_guide_applies_to_its_own_run() -> None:
     with courier() as (source, scene, line):
         call(line, "begin", order=scene.order)
         guides = Guides((StepGuide("sum", two_stage=True),))

@@ -1,4 +1,4 @@
-"""Flows with burst workers under control, over a data plane that only reckons how long things take."""
+"""Flows with burst workers under control, over a data plane that only computes durations."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ MAPS = FlowPlan(
     tuple(MapStep(name, lambda batch: batch, SCHEMA, SCHEMA) for name in ("map-1", SEGMENT)),
 )
 CAPACITY = 1_000.0
-"""Records a second of a host, of a courier, and of a burst worker."""
+"""Records per second of a host, of a courier, and of a burst worker."""
 COST_MS = 100.0
 PARTIALS = 0.1
-"""That a burst worker makes of a row."""
+"""Partial states that a burst worker makes per row."""
 
 
 class BurstTrial(Pretence):
-    """Epochs of a flow whose rate one can choose."""
+    """Epochs of a flow at a rate that the test chooses."""
 
     def __init__(self, elastic: Elastic, reacts: bool = False, **kwargs: Any) -> None:
-        """With `reacts`, couriers tell what comes by, so that they are told when it is too much."""
+        """With `reacts`, couriers report the rows that they route, so that they get a reflex."""
         super().__init__(elastic=elastic, **kwargs)
         self.reacts, self.partitions, self.answers = reacts, 1, True
         self._since_ms = self.now_ms
         self.latency_ms: list[float] = []
 
     def rates(self, *rates: float) -> EpochPlan:
-        """An epoch with what has come since the one before began, at so many rows a second."""
+        """Run an epoch with the rows that arrived since the one before began, at these rows per second."""
         gap_ms = max(self.now_ms - self._since_ms, 1.0)
         self._since_ms = began = self.now_ms
         self._pass(rates, began, gap_ms)
@@ -93,7 +93,7 @@ class BurstTrial(Pretence):
     def _carry(
         self, segment: str, aside: int, workers: int, records: int, offload: Offload | None
     ) -> tuple[tuple[Offloaded, ...], float]:
-        """What a courier tells of so many rows for burst workers, and how long it waited for them."""
+        """A courier's report on rows for burst workers, and the milliseconds that it waited for them."""
         if offload is None or not aside:
             return (), 0.0
         if self.answers:
@@ -113,7 +113,7 @@ class BurstTrial(Pretence):
         return (failed,), float(offload.deadline_ms)
 
     def run(self, rates: float | Sequence[float], seconds: float) -> list[EpochPlan]:
-        """Epoch after epoch for so long; their plans."""
+        """Run epochs for a duration. Returns their plans."""
         until_ms, first = self.now_ms + 1000 * seconds, len(self.plans)
         while self.now_ms < until_ms:
             self.rates(*([rates] if isinstance(rates, float) else rates))
@@ -121,7 +121,7 @@ class BurstTrial(Pretence):
 
     @property
     def offload(self) -> Offload | None:
-        """What the newest plan gives to burst workers by decision, whatever couriers do by themselves."""
+        """The offload of the newest plan that was decided on, without reflexes of couriers."""
         return offload_of(self.plans[-1])
 
 
@@ -132,7 +132,7 @@ class MapTrial(BurstTrial):
         super().__init__(elastic, flow=MAPS, together=together)
         self._together = together
         self.busy_ms: list[float] = []
-        """Of the busiest couriers, epoch by epoch."""
+        """Milliseconds of work of the busiest courier in each epoch."""
 
     def _pass(self, rates: Sequence[float], began: float, gap_ms: float) -> None:
         self.partitions = len(rates)
@@ -152,7 +152,7 @@ class MapTrial(BurstTrial):
         self.end(plan, seen, {}, began + COST_MS + longest)
 
     def _taken_by_all(self, times_ms: Sequence[float]) -> float:
-        """How long couriers take that are at work as Spark has room for them."""
+        """Milliseconds that all couriers take together, with as many at work as Spark has task slots."""
         room = self._together or len(times_ms)
         return max(sum(times_ms[first::room]) for first in range(min(room, len(times_ms))))
 
@@ -184,15 +184,15 @@ class MapTrial(BurstTrial):
 def _arrivals(
     rows: int, began: float, gap_ms: float, parts: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Times at which rows arrived, evenly, and how many at each."""
+    """Evenly spaced arrival times, and the number of rows at each."""
     times = tuple(int(began - gap_ms * (part + 0.5) / parts) for part in range(parts))
     return times, (max(1, rows // parts),) * parts
 
 
 def offload_of(plan: EpochPlan) -> Offload | None:
-    """What was decided that burst workers carry in an epoch, whatever it brings; None: nothing."""
-    found = plan.steps[0].offload if plan.steps else dict(plan.map_offloads).get(SEGMENT)
-    return found if found is not None and found.shares.any() else None
+    """The offload of an epoch that was decided on, without reflexes; None if there is none."""
+    offload = plan.steps[0].offload if plan.steps else dict(plan.map_offloads).get(SEGMENT)
+    return offload if offload is not None and offload.shares.any() else None
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Burst workers that stand in this process, and plans that hand them rows of whatever can be offloaded."""
+"""Burst workers in this process, and plans that send them rows of all segments that can be offloaded."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.control.elastic import Elastic
-from penstock.offload.backends import backend
-from penstock.offload.backends.backend import WorkerFailed
+from penstock.offload.backends.backend import WorkerFailed, keep_invoker, remove_invoker
 from penstock.offload.backends.messages import Request, WorkerAnswer
 from penstock.offload.backends.worker import BurstWorker
 from penstock.offload.keeper import WorkerKeeper
@@ -28,10 +27,10 @@ from penstock.plan.reflex import Reflex
 from penstock.plan.steps import FlowPlan
 from penstock.wire.live import Guides, StepGuide
 from penstock.wire.report import Usage
-from tests.trials.cluster import MiniCluster, Partitions
+from tests.trials.cluster import MiniCluster
 
 Chances = Mapping[str, int]
-"""What a burst worker does -> how often, of all that they do."""
+"""Behaviour of a burst worker -> its weight among all behaviours."""
 
 WELL: Chances = {"answer": 1}
 ANYHOW: Chances = {
@@ -44,21 +43,21 @@ ANYHOW: Chances = {
     "strange": 1,
     "hang": 1,
 }
-"""answer: as it should. again: what it answered before. another: of the wrong kind. strange: with
-columns that nobody asked for. hang: the answer comes when nobody waits for it any more."""
+"""answer: the right answer. again: an earlier answer. another: an answer of the wrong kind. strange: an
+answer with other columns. hang: the answer comes after the deadline."""
 
 _numbers = itertools.count()
 
 
 class StandIn:
-    """Does the real work, and all that may go wrong about it. See `Invoker`."""
+    """An invoker that does the real work, or fails in one of several ways. See `Invoker`."""
 
     request_limit: int | None = None
 
     def __init__(self, flow: FlowPlan, chances: Chances, seed: int = 0) -> None:
         self.did: Counter[str] = Counter()
         self.asked = 0
-        """For tests that change how it answers."""
+        """Number of requests so far, for tests that change the behaviour."""
         self.chances = chances
         self.over = threading.Event()
         self._worker, self._pick = BurstWorker(flow), random.Random(seed)
@@ -104,15 +103,15 @@ def _changed(does: str, body: bytes, request: Request) -> bytes:
 
 
 class Helped:
-    """Puts shares for burst workers into the plans of a flow: other ones in each run of each epoch."""
+    """Puts shares for burst workers into the plans of a flow: different ones in each run of each epoch."""
 
     workers: StandIn
 
     def __init__(self, flow: FlowPlan, text: str, seed: int, deadline_ms: int) -> None:
         self.text = text
-        """How couriers reach the burst workers."""
+        """Reach text by which couriers connect to the burst workers."""
         self.chance = 0.9
-        """That there is a share for a segment at all."""
+        """Probability that a segment gets a share."""
         self._seed, self._deadline_ms = seed, deadline_ms
         self._segments = [segment for segment in segments(flow) if segment.offloadable]
         assert self._segments, "nothing can go to burst workers"
@@ -137,7 +136,7 @@ class Helped:
         return replace(plan, steps=steps, reach=self.text, map_offloads=maps)
 
     def guides(self, pick: random.Random) -> Guides:
-        """What live couriers are told: shares for steps that burst workers can help, for a while."""
+        """Guides for live couriers: shares for steps that burst workers can help, for a while."""
         steps = []
         for step in self._keyed:
             segment = self._live.get(step.id)
@@ -164,16 +163,16 @@ class Helped:
 def helped(
     flow: FlowPlan, chances: Chances = WELL, seed: int = 0, deadline_ms: int = 10_000
 ) -> Iterator[Helped]:
-    """Burst workers for a flow, that any courier in this process can reach."""
+    """Burst workers for a flow that any courier in this process can reach."""
     text = json.dumps({"kind": "stand-in", "number": next(_numbers)})
     made = Helped(flow, text, seed, deadline_ms)
     made.workers = StandIn(flow, chances, seed)
-    backend._invokers[text] = made.workers
+    keep_invoker(text, made.workers)
     try:
         yield made
     finally:
         made.workers.over.set()
-        del backend._invokers[text]
+        remove_invoker(text)
 
 
 # -- under control
@@ -181,7 +180,7 @@ def helped(
 
 @dataclass
 class Kept:
-    """Burst workers in this process, as the driver has them. See `BurstWorkers`."""
+    """The driver's handle of burst workers in this process. See `BurstWorkers`."""
 
     reach: str
     workers: StandIn
@@ -215,25 +214,25 @@ class KeptCluster(MiniCluster):
     def _bring_up(self) -> Kept:
         text = f"{self._name} {len(self.kept)}"
         self.kept.append(Kept(text, StandIn(self.flow, WELL)))
-        backend._invokers[text] = self.kept[-1].workers
+        keep_invoker(text, self.kept[-1].workers)
         return self.kept[-1]
 
     def settle(self) -> None:
-        """Wait until the keeper has done all that it was asked to."""
+        """Wait until the keeper has done all its background work."""
         self.keeper._worker.submit(lambda: None).result()
 
     def become(self, chances: Chances) -> None:
-        """From now on burst workers do these things."""
+        """Change the behaviour of burst workers from now on."""
         self.kept[-1].workers.chances = chances
 
     def told(self) -> list[dict[str, Any]]:
-        """What the journal says of what burst workers carry."""
+        """Facts of the journal's entries about offloading."""
         assert self.control is not None
         return [e.facts for e in self.control.journal.last(1000) if e.event == "offload"]
 
-    def _write(self, plan: EpochPlan, parts: Partitions) -> None:
+    def plan_of_run(self, plan: EpochPlan) -> EpochPlan:
         self.plans.append(plan)
-        super()._write(plan, parts)
+        return super().plan_of_run(plan)
 
     def __enter__(self) -> Self:
         return self
@@ -242,4 +241,4 @@ class KeptCluster(MiniCluster):
         self.close()
         self.keeper.stop()
         for one in self.kept:
-            backend._invokers.pop(one.reach)
+            remove_invoker(one.reach)

@@ -1,4 +1,4 @@
-"""From a decision to the state of a host: control, plan, couriers, burst workers, reports; no Spark."""
+"""From a decision to the state of a host: control, plan, couriers, burst workers, reports. No Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.trials.ledger import SLOTS, SUMS, SumsTwin
 
 
 class Told(Offloader):
-    """Offloads as it is told, and remembers what it hears."""
+    """An offloader that returns a preset decision, and records its inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,15 +41,15 @@ class Told(Offloader):
 
 
 class Helped(KeptCluster):
-    """A cluster whose control gives burst workers what it is told to."""
+    """A cluster whose control offloads a preset share."""
 
     def __init__(self, store: Path) -> None:
         self.offloader = Told()
         elastic = Elastic("static(2)", functions=LocalFunctions())
         super().__init__(SUMS, str(store), elastic, warm_epochs=0)
 
-    def _make_control(self) -> ControlLoop:
-        control = super()._make_control()
+    def make_control(self) -> ControlLoop:
+        control = super().make_control()
         assert control is not None
         offload = control.machine._offload
         assert isinstance(offload, FlowOffload)
@@ -57,7 +57,7 @@ class Helped(KeptCluster):
         return control
 
     def pass_epoch(self, random: random.Random, twin: SumsTwin) -> Any:
-        """An epoch of random rows, compared with its twin."""
+        """Run an epoch of random rows, and compare it with the twin cluster."""
         parts = [
             [{"k": random.randrange(20), "v": random.randrange(99)} for _ in range(150)]
             for _ in range(2)
@@ -70,7 +70,7 @@ class Helped(KeptCluster):
         return progress
 
 
-def test_what_is_decided_goes_to_burst_workers_and_is_told_back(tmp_path: Path) -> None:
+def test_decided_shares_go_to_burst_workers_and_are_reported(tmp_path: Path) -> None:
     chance, twin = random.Random(7), SumsTwin()
     with Helped(tmp_path) as on:
         for _ in range(3):
@@ -84,15 +84,15 @@ def test_what_is_decided_goes_to_burst_workers_and_is_told_back(tmp_path: Path) 
         assert offload is not None
         assert np.array_equal(offload.shares, on.offloader.shares)
         assert on.plans[-1].reach == on.kept[0].reach
-        told = progress.functions
-        assert 0 < told.rows < 300
-        assert 0 < told.records < told.rows
-        assert (told.returned, told.failures) == (0, {})
-        assert on.offloader.heard[-1][1] == told.records
-        assert on.keeper.used.invocations == told.invocations
+        functions = progress.functions
+        assert 0 < functions.rows < 300
+        assert 0 < functions.records < functions.rows
+        assert (functions.returned, functions.failures) == (0, {})
+        assert on.offloader.heard[-1][1] == functions.records
+        assert on.keeper.used.invocations == functions.invocations
         assert on.control is not None
         facts = on.control.facts()
-        assert facts["money"]["functions"] == pytest.approx(0.001 * told.invocations)
+        assert facts["money"]["functions"] == pytest.approx(0.001 * functions.invocations)
         assert on.told()[-1]["reasons"] == ["as told"]
         on.offloader.shares = np.zeros(SLOTS)
         on.pass_epoch(chance, twin)
@@ -108,7 +108,7 @@ def test_burst_workers_that_fail_are_replaced_and_nothing_is_lost(tmp_path: Path
         on.become({"fail": 1})
         failed = [on.pass_epoch(chance, twin).functions for _ in range(2)]
         assert all(one.returned == one.rows > 0 and one.failures["failed"] for one in failed)
-        assert on.pass_epoch(chance, twin).functions.rows == 0, "they are left alone"
+        assert on.pass_epoch(chance, twin).functions.rows == 0, "they get no rows for a while"
         assert len(on.kept) == 2
         assert any(NO_ANSWER in told["reasons"] for told in on.told())
         on.now_ms += 10_000
@@ -119,7 +119,7 @@ def test_burst_workers_that_fail_are_replaced_and_nothing_is_lost(tmp_path: Path
         assert on.plans[-1].reach == on.kept[1].reach
 
 
-def test_a_driver_that_starts_again_has_burst_workers_again(tmp_path: Path) -> None:
+def test_a_restarted_driver_has_burst_workers_again(tmp_path: Path) -> None:
     chance, twin = random.Random(9), SumsTwin()
     with Helped(tmp_path) as on:
         on.offloader.shares = np.full(SLOTS, 0.7)

@@ -1,4 +1,4 @@
-"""Flows with the help of burst workers give what they give without: rows, state, late rows, errors."""
+"""Flows give the same results with burst workers as without: rows, state, late rows, errors."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from penstock.operators.window.plan import WindowPlan
 from penstock.operators.window.windows import hopping, session_window, tumbling
 from penstock.plan.steps import FlowPlan, KeyedStep, MapStep, SourcePlan, Step
 from penstock.state.store.reader import StateReader
+from penstock.testing.thread_hosts import open_store
 from tests.offload.in_process import ANYHOW, WELL, Chances, helped
 from tests.trials.cluster import MiniCluster, cluster
 from tests.trials.plain_rows import Row, plain
-from tests.trials.thread_hosts import open_store
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -48,7 +48,7 @@ def twice(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
 
 
 def shifted(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Row by row, so that the order of its output is that of its input however that is cut."""
+    """Works row by row, so that its output has the order of its input, however that is cut."""
     return batch.set_column(1, SCHEMA.field("v"), pc.add(batch.column("v"), 100))
 
 
@@ -111,7 +111,7 @@ FLOWS: dict[str, FlowPlan] = {
     "bad rows": flow_of(mapped(picky), keyed("sums", SUMS), on_error="dead_letter"),
 }
 BY_ARRIVAL = ("first and last", "first of a window", "distinct")
-"""What they give depends on which of a key's rows came first, and so on which task does."""
+"""Flows whose output depends on which of a key's rows came first, and so on which task did."""
 
 
 def some_rows(pick: random.Random, count: int, now_ms: int, nulls: bool) -> list[Row]:
@@ -136,21 +136,21 @@ def epochs_of(name: str) -> list[list[list[Row]]]:
 
 
 def state(on: MiniCluster) -> dict[str, Counter[str]]:
-    """All that the store holds, whatever the order of entries and of the items of a list."""
+    """Content of the store, independent of the order of entries and of list items."""
     held: dict[str, Counter[str]] = {}
     for step in on.flow.keyed:
         table = step.operator().table
         reader = StateReader(open_store(on.store), step.id, table.codec, table.schema, table.slots)
         reader.refresh(on.epoch - 1)
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for slot in range(table.slots):
             after: int | None = None
             while True:
                 piece, after = reader.scan(slot, after, 1000)
-                found.update(_text(row) for row in piece.to_pylist())
+                counts.update(_text(row) for row in piece.to_pylist())
                 if after is None:
                     break
-        held[step.id] = found
+        held[step.id] = counts
     return held
 
 
@@ -169,7 +169,7 @@ def letters(on: MiniCluster) -> Counter[str]:
 
 
 def story(flow: FlowPlan, store: Path, epochs: list[list[list[Row]]], by: Any = None) -> list[Any]:
-    """Everything there is to see of a flow."""
+    """All visible results of a flow."""
     options = {} if by is None else {"helped": by}
     with cluster(flow, str(store), hosts=2, **options) as on:
         seen: list[Any] = []
@@ -214,17 +214,17 @@ def test_with_burst_workers_and_without(tmp_path: Path, name: str, chances: Chan
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
 )
 def test_errors_are_the_same(tmp_path: Path, name: str, bad: Row, error: str, seed: int) -> None:
-    """Wherever the row went that is to blame."""
+    """The error does not depend on where the bad row went."""
     flow = FlowPlan(FLOWS[name].sources, FLOWS[name].steps)
     good = [row for row in some_rows(random.Random(seed), 30, 10_000, False) if row["v"] != 13]
-    told: list[tuple[str, object]] = []
+    raised_errors: list[tuple[str, object]] = []
     with helped(flow, WELL, seed) as by:
         by.chance = 1.0
         for options in ({}, {"helped": by}):
-            store = tmp_path / str(len(told))
+            store = tmp_path / str(len(raised_errors))
             with cluster(flow, str(store), **options) as on, pytest.raises(Exception) as raised:  # noqa: PT011
                 on.run([[*good, bad], good])
             assert isinstance(raised.value, PenstockError)
-            told.append((type(raised.value).__name__, raised.value.facts()))
-    assert told[0] == told[1]
-    assert told[0][0] == error
+            raised_errors.append((type(raised.value).__name__, raised.value.facts()))
+    assert raised_errors[0] == raised_errors[1]
+    assert raised_errors[0][0] == error

@@ -1,4 +1,4 @@
-"""The keeper of burst workers: they come, are renewed and go, and no epoch waits for it."""
+"""The keeper of burst workers: starts, replaces and ends them, and no epoch waits for that."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def done(keeper: WorkerKeeper) -> None:
 
 
 def waiting() -> tuple[WorkerKeeper, PretendedStarted, threading.Event]:
-    """A keeper whose burst workers come up when the event is set."""
+    """A keeper whose burst workers start when the event is set."""
     may, made = threading.Event(), PretendedStarted()
 
     def bring_up() -> PretendedStarted:
@@ -26,7 +26,7 @@ def waiting() -> tuple[WorkerKeeper, PretendedStarted, threading.Event]:
     return keeper, made, may
 
 
-def test_burst_workers_come_up_in_the_background_and_are_let_go() -> None:
+def test_burst_workers_start_in_the_background_and_are_ended() -> None:
     keeper, made, may = waiting()
     keeper.warm(3)
     assert (keeper.reach, keeper.state) == (None, "starting")
@@ -47,7 +47,7 @@ def test_burst_workers_come_up_in_the_background_and_are_let_go() -> None:
     keeper.ask()
 
 
-def test_burst_workers_that_come_up_while_all_ends_are_let_go_too() -> None:
+def test_burst_workers_that_start_during_the_stop_are_ended_too() -> None:
     keeper, made, may = waiting()
     ending = threading.Thread(target=keeper.stop)
     ending.start()
@@ -58,7 +58,7 @@ def test_burst_workers_that_come_up_while_all_ends_are_let_go_too() -> None:
     assert keeper.reach is None
 
 
-def test_what_earlier_burst_workers_used_counts_on() -> None:
+def test_usage_of_earlier_burst_workers_still_counts() -> None:
     made: list[PretendedStarted] = []
 
     def bring_up() -> PretendedStarted:
@@ -79,7 +79,7 @@ def test_what_earlier_burst_workers_used_counts_on() -> None:
     assert keeper.used.invocations == 2
 
 
-def test_burst_workers_that_do_not_come_up_are_told_of() -> None:
+def test_burst_workers_that_do_not_start_are_reported() -> None:
     def bring_up() -> PretendedStarted:
         raise OSError("no more processes")
 

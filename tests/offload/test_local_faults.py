@@ -1,4 +1,4 @@
-"""Burst workers that are processes, killed and stopped while couriers wait for them."""
+"""Burst workers as processes, killed and stopped while couriers wait for them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EPOCHS = 8
 
 
 class Wrecker:
-    """Kills or stops a burst worker that is at work, whenever it finds one, up to so many times."""
+    """Kills or stops busy burst workers, up to a number of times."""
 
     def __init__(self, started: LocalWorkers, times: int) -> None:
         self.done: list[signal.Signals] = []
@@ -50,7 +50,7 @@ class Wrecker:
 
 
 def some_rows(seed: int) -> list[Row]:
-    """Each part of them takes a burst worker about a tenth of a second."""
+    """Rows of which each part keeps a burst worker busy for about a tenth of a second."""
     pick = random.Random(seed)
     slow = [{"k": "slow", "v": 3} for _ in range(60)]
     return [*slow, *({"k": f"k{pick.randrange(50)}", "v": pick.randrange(9)} for _ in range(300))]
@@ -73,12 +73,12 @@ def test_burst_workers_are_killed_and_stopped_in_the_middle(tmp_path: Path) -> N
                 for part in parts:
                     for row in part:
                         totals[row["k"]] = totals.get(row["k"], 0) + 2 * row["v"]
-                given = {row["k"]: row["total"] for row in on.sink[number]}
-                assert given == {key: totals[key] for key in touched}
+                output = {row["k"]: row["total"] for row in on.sink[number]}
+                assert output == {key: totals[key] for key in touched}
                 for seen in on.registry.seen():
-                    for told in seen.offloaded:
-                        returned += told.returned
-                        answered += told.records
+                    for entry in seen.offloaded:
+                        returned += entry.returned
+                        answered += entry.records
     finally:
         wrecker.end()
         used = started.used()

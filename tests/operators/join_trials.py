@@ -1,4 +1,4 @@
-"""Takes joins through trials (see `trials`), which know steps of one input only."""
+"""Trials (see `trials`) of joins: their two inputs are packed into one stream."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from penstock.state.keys.codec import Keys
 from tests.operators.trials import MISHAPS, Epoch, Row
 
 Tagged = tuple[int, Row]
-"""A row and the input that it is of."""
+"""The number of an input, and a row of it."""
 
 
 class OneStream(StepPlan):
-    """A join as a step of one input: the rows of both sides side by side, as Spark hands them over."""
+    """A join as a step with one input, which has the rows of both sides, as in Spark."""
 
     def __init__(self, plan: JoinPlan) -> None:
         self.plan = plan
@@ -43,7 +43,7 @@ class OneStream(StepPlan):
         return self.plan.operator(slots, step_id, on_error, ordered)
 
     def row(self, tagged: Tagged) -> Row:
-        """The row as it stands in the one stream."""
+        """The row in the schema of the one stream."""
         input, row = tagged
         columns = [None] * (len(self.tagged.schema) - 1)
         names = self.plan.inputs[input].names
@@ -71,7 +71,7 @@ class OneSender:
 
 
 def in_one_stream(stream: OneStream, epochs: list[Epoch]) -> list[Epoch]:
-    """Epochs of tagged rows as epochs of the one stream."""
+    """Convert epochs of tagged rows to epochs of the one stream."""
     return [
         Epoch(
             [[stream.row(row) for row in rows] for rows in epoch.channels],
@@ -96,7 +96,7 @@ def tagged_rows(left: st.SearchStrategy[Row], right: st.SearchStrategy[Row]) -> 
 
 @st.composite
 def timed_epochs(draw: st.DrawFn, rows: Any, steps: st.SearchStrategy[int]) -> list[Epoch]:
-    """Epochs whose watermark and time of day go up; the last one ends the input."""
+    """Epochs with rising watermark and time of day; the last one ends the input."""
     epochs, watermark, now = [], None, 0
     for left in reversed(range(draw(st.integers(1, 5)))):
         channels = draw(st.lists(st.lists(rows, max_size=8), min_size=1, max_size=3))

@@ -1,4 +1,5 @@
-"""Takes an ordered step through epochs on several hosts, as couriers would, and keeps all order."""
+"""Runs of an ordered step through epochs on several hosts, as couriers do it, with the order of all
+output."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ SLOTS = 8
 
 @dataclass(frozen=True)
 class Epoch:
-    """The rows of each partition, and the times."""
+    """The rows of each partition, and the times of the epoch."""
 
     time: EpochTime
     channels: Sequence[Sequence[Row]]
@@ -36,17 +37,17 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Setting:
-    """What must make no difference."""
+    """Conditions of a run that must not change its output."""
 
     hosts: int = 1
     moves: bool = False
-    """Slots have other owners in each epoch."""
+    """Whether slots have other owners in each epoch."""
     chunk: int | None = None
-    """Channels are applied in pieces of so many records, where they may be."""
+    """Number of records of the pieces in which channels are applied, where they are divisible."""
     undone: bool = False
-    """The last channel of an epoch is applied first, and undone."""
+    """Whether the last channel of an epoch is applied first, and undone."""
     rolled_back: bool = False
-    """Each epoch is tried once before."""
+    """Whether each epoch is run once before, and rolled back."""
 
     def owners(self, epoch: int) -> Array:
         turn = epoch if self.moves else 0
@@ -55,12 +56,12 @@ class Setting:
 
 
 Sent = tuple[str, list[pa.RecordBatch]]
-Given = list[list[tuple[Any, ...]]]
-"""Per partition, the values of the rows that came out, in order."""
+EpochRows = list[list[tuple[Any, ...]]]
+"""Per partition, the values of the output rows, in order."""
 
 
-def run(plan: StepPlan, epochs: Sequence[Epoch], setting: Setting, cut: int = 5) -> list[Given]:
-    """What came out of each epoch."""
+def run(plan: StepPlan, epochs: Sequence[Epoch], setting: Setting, cut: int = 5) -> list[EpochRows]:
+    """Run all epochs. Returns the output of each."""
     operators = _operators(plan, setting)
     out = []
     for number, epoch in enumerate(epochs):
@@ -87,7 +88,7 @@ def _moved(
     plan: StepPlan, setting: Setting, operators: list[Operator], owners: Array
 ) -> list[Operator]:
     tables = [o.table.export(o.table.entries_in(np.arange(SLOTS))) for o in operators]
-    # the other way round, so that entries are numbered anew
+    # in reverse order, so that entries get other numbers
     whole = pa.concat_tables(tables[::-1])
     fresh = _operators(plan, setting)
     for host, operator in enumerate(fresh):
@@ -104,7 +105,7 @@ def _sent(
     setting: Setting,
     cut: int,
 ) -> list[Sent]:
-    """What each host gets of a partition's rows."""
+    """The channel of a partition's rows to each host."""
     sender = plan.sender(time)
     outgoing: list[Outgoing] = []
     for input, schema in enumerate(plan.inputs):
@@ -162,7 +163,7 @@ def _applied(
 
 
 def _merged(plan: StepPlan, answers: list[Answer]) -> list[tuple[Any, ...]]:
-    """What a courier makes of the answers of all hosts."""
+    """The rows of all hosts' answers in order, as a courier puts them together."""
     batches = [batch for answer in answers for batch in with_places(answer.batches, answer.places)]
     for answer in answers:
         assert [len(places) for places in answer.places] == [b.num_rows for b in answer.batches]

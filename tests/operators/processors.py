@@ -1,4 +1,4 @@
-"""A processor with a bit of everything, and the means to look at its operator."""
+"""A processor with all kinds of state, and helpers to inspect its operator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SLOTS = 8
 
 
 class Summed(KeyedProcessor):
-    """A bit of every kind of state; refuses negative numbers."""
+    """A processor with every kind of state, which fails on negative numbers."""
 
     output_schema = "user string, total long, last long, kinds int"
 

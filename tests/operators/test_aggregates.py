@@ -1,4 +1,4 @@
-"""Aggregates against a plain reading of their definition, row by row in Python."""
+"""Aggregates, compared with their definition in plain Python, row by row."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ AGGREGATES = some_aggregates()
 
 
 def order(value: Any) -> tuple[bool, Any]:
-    """Spark's order: NaN after all other numbers."""
+    """A sort key for Spark's order: NaN after all other numbers."""
     nan = isinstance(value, float) and math.isnan(value)
     return (nan, 0 if nan else value)
 
@@ -122,7 +122,7 @@ def batch_of(rows: list[Row], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
 
 
 def send(operator: AggregateOperator, batches: list[pa.RecordBatch], combine: bool) -> None:
-    """One channel, as a courier would send it."""
+    """Apply one channel, as a courier sends it."""
     combiner = Combiner(operator.plan)
     if not combine:
         operator.apply("rows", [combiner.raw(batch) for batch in batches])
@@ -210,7 +210,7 @@ def test_a_channel_that_fails_leaves_nothing_behind() -> None:
     with pytest.raises(ProtocolError, match="with these columns"):
         operator.apply("rows", [good, good.drop_columns(["text"])])
     assert operator.close().batches[0].to_pylist() == before
-    with pytest.raises(ProtocolError, match="cannot take"):
+    with pytest.raises(ProtocolError, match="does not accept"):
         operator.apply("letters", [good])
 
 
@@ -247,8 +247,8 @@ def test_distinct_values_are_counted_within_the_error(
         send(operator, [batch], combine=False)
         assert not Combiner(plan).combines
         send(operator, [batch], combine=True)
-    found = operator.close().batches[0].to_pylist()[0]["about"]
-    assert abs(found - size) <= bound * size
+    estimate = operator.close().batches[0].to_pylist()[0]["about"]
+    assert abs(estimate - size) <= bound * size
 
 
 def test_a_combiner_goes_on_where_keys_repeat_and_gives_up_where_they_do_not() -> None:

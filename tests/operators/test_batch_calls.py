@@ -1,4 +1,4 @@
-"""The vectorised form of processors: all rows of a slot at once."""
+"""Processors with `handle_batch`: one call for all rows of a slot."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.operators.processors import SLOTS, as_dict, batch, export, operator, 
 
 
 class ByKey(KeyedProcessor):
-    """Running totals, key by key."""
+    """A processor of running totals, key by key."""
 
     output_schema = "user string, n long, total long"
 
@@ -38,7 +38,7 @@ class ByKey(KeyedProcessor):
 
 
 class ByBatch(KeyedProcessor):
-    """The same, for many keys at once."""
+    """A processor of running totals, for many keys at once."""
 
     output_schema = ByKey.output_schema
 
@@ -75,15 +75,15 @@ def test_the_vectorised_form_equals_the_form_by_key(
 ) -> None:
     by_key, by_batch = operator(ByKey(), "dead_letter"), operator(ByBatch(), "dead_letter")
     for number, rows in enumerate(epochs):
-        found = []
+        outcomes = []
         for op in (by_key, by_batch):
             op.open(EpochTime(number, number * 400))
             answer = op.apply("rows", [batch(*rows)])
             letters = sorted((letter.key, letter.row, letter.error) for letter in answer.dead)
-            found.append((sorted(rows_of(answer), key=lambda r: r[0]), letters, as_dict(op)))
+            outcomes.append((sorted(rows_of(answer), key=lambda r: r[0]), letters, as_dict(op)))
             op.table.seal()
-        assert found[0] == found[1]
-        assert len(found[0][1]) == sum(n == 13 for _, n in rows)
+        assert outcomes[0] == outcomes[1]
+        assert len(outcomes[0][1]) == sum(n == 13 for _, n in rows)
 
 
 def test_a_failing_batch_is_undone_and_names_the_row() -> None:
@@ -181,8 +181,8 @@ def test_a_batch_is_all_of_one_slot_in_order() -> None:
 @pytest.mark.parametrize(
     ("work", "problem"),
     [
-        (lambda self, rows: 5, "int was given"),
-        (lambda self, rows: rows.select(["user"]), "the columns user were given, not user, n"),
+        (lambda self, rows: 5, "int returned: return a RecordBatch"),
+        (lambda self, rows: rows.select(["user"]), "the returned columns are user, not user, n"),
         (
             lambda self, rows: rows.set_column(1, "n", pc.cast(rows.column("user"), pa.binary())),
             "the column 'n' takes int64, not binary",
@@ -193,7 +193,7 @@ def test_a_batch_is_all_of_one_slot_in_order() -> None:
         (lambda self, rows: self.value.update_many(rows, rows), "has the fields n"),
     ],
 )  # fmt: skip
-def test_misuse_in_a_batch_is_told(work: Any, problem: str) -> None:
+def test_misuse_in_a_batch_is_reported(work: Any, problem: str) -> None:
     op = batch_operator(work)
     with pytest.raises(StepError, match=r"step process-1: .*handle_batch failed") as caught:
         op.apply("rows", [batch(("ann", 1))])

@@ -1,4 +1,4 @@
-"""Distinct rows against a plain reading of what they are."""
+"""Distinct rows, compared with a plain implementation."""
 
 from __future__ import annotations
 
@@ -160,26 +160,26 @@ def test_plans_pickle_and_refuse_what_cannot_work() -> None:
     assert not DistinctPlan(SCHEMA, ["k"]).has_timers
     refused: list[tuple[dict[str, Any], str]] = [
         ({"key_names": ["x"]}, "'x' of distinct is not among the columns"),
-        ({"ttl_ms": 0}, "cannot forget"),
-        ({"ttl_ms": 5, "window": tumbling("1s"), "on": "at"}, "cannot forget"),
+        ({"ttl_ms": 0}, "cannot use a ttl"),
+        ({"ttl_ms": 5, "window": tumbling("1s"), "on": "at"}, "cannot use a ttl"),
         ({"window": session_window("1s"), "on": "at"}, "session"),
         ({"window": tumbling("1s")}, "needs a column of event times"),
         ({"window": tumbling("1s"), "on": "v"}, "type int64"),
         ({"window": tumbling("1s", clock="processing"), "on": "at"}, "no event time"),
-        ({"input_schema": SCHEMA.append(pa.field("_change", pa.int8()))}, "stream of changes"),
+        ({"input_schema": SCHEMA.append(pa.field("_change", pa.int8()))}, "change stream"),
         (
             {
                 "input_schema": SCHEMA.append(pa.field("window_end", pa.int8())),
                 "window": tumbling("1s"),
                 "on": "at",
             },
-            "already",
+            "reserved for windows",
         ),
     ]
     for changes, complaint in refused:
         with pytest.raises(FlowError, match=complaint):
             DistinctPlan(**{"input_schema": SCHEMA, "key_names": ["k"], **changes})
-    with pytest.raises(ProtocolError, match="cannot take"):
+    with pytest.raises(ProtocolError, match="does not accept"):
         plan.operator(8, "step", "fail").apply("partials", [])
 
 

@@ -1,4 +1,4 @@
-"""Joins by interval and by window give what a plain model gives, whatever goes wrong meanwhile."""
+"""Interval and window joins, compared with a plain model, with mishaps on the way."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def paired(left: Row, right: Row | None) -> Row:
 
 
 def in_time(epochs: list[Epoch], lateness: int) -> tuple[list[Row], list[Row], int]:
-    """Left and right rows that were not late, and how many were."""
+    """Left and right rows that were not late, and the number of late rows."""
     sides: tuple[list[Row], list[Row]] = ([], [])
     late = 0
     for epoch in epochs:
@@ -154,9 +154,9 @@ def test_a_window_join_gives_what_the_model_gives(
         for left in lefts:
             key = left["id"]
             matches = [paired(left, r) for r in rights if key is not None and r["auction"] == key]
-            found = matches or ([paired(left, None)] if how == "left" else [])
+            rows = matches or ([paired(left, None)] if how == "left" else [])
             bounds = {"window_start": at(start), "window_end": at(start + size)}
-            expected += [row | bounds for row in found]
+            expected += [row | bounds for row in rows]
     assert bag(outcome.all) == bag(expected)
     assert outcome.operator is not None
     assert len(outcome.operator.table) == 0
@@ -181,8 +181,8 @@ def test_each_of_many_left_rows_comes_out_in_its_time() -> None:
 
 
 def test_rows_that_are_over_do_not_pile_up() -> None:
-    """A thousand rows each ms on either side, which are over 20 ms later: never more than twice as
-    many as are not, and seldom looked through."""
+    """Each side gets a thousand rows per ms, which expire 20 ms later. At most twice as many rows are
+    stored as have not expired, and bags are seldom scanned."""
     plan = JoinPlan(AUCTIONS, BIDS, (("id", "auction"),), "inner", Interval("at", "at", -20, 20))
     operator = plan.operator(8, "step", "fail")
     rights = pa.RecordBatch.from_pylist([{"auction": 1, "at": None, "price": 1}] * 1000, BIDS)
@@ -212,7 +212,8 @@ def test_rows_without_a_time_are_unfit() -> None:
 
 @pytest.mark.parametrize("input", [0, 1])
 def test_an_enormous_key_costs_no_more_than_its_rows_and_pairs(input: int) -> None:
-    """20,000 rows meet as many, of which each matches two: one by one, 400 million comparisons."""
+    """20,000 rows are joined with 20,000, and each matches two. Comparing all pairs would take 400 million
+    comparisons."""
     plan = JoinPlan(AUCTIONS, BIDS, (("id", "auction"),), "inner", Interval("at", "at", 0, 1))
     many = 20_000
     lefts = pa.RecordBatch.from_pydict(
@@ -231,10 +232,10 @@ def test_an_enormous_key_costs_no_more_than_its_rows_and_pairs(input: int) -> No
     sides = [(0, lefts), (1, rights)]
     with pytest.MonkeyPatch.context() as patch:
         seen: list[int] = []
-        found = Bags.ids
+        real_ids = Bags.ids
 
         def ids(bags: Bags, entries: Array) -> tuple[Array, Array]:
-            owner, rows = found(bags, entries)
+            owner, rows = real_ids(bags, entries)
             seen.append(len(rows))
             return owner, rows
 

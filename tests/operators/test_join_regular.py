@@ -1,4 +1,4 @@
-"""Joins without bounds, of rows that stay and of rows that are taken back."""
+"""Joins without time bounds, of plain streams and of change streams."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def test_a_left_join_takes_back_rows_without_a_match(
 
 
 def pairs_within(epochs: list[Epoch], ttl_ms: int | None) -> tuple[list[Row], list[Row]]:
-    """The pairs of rows of which the first is still there when the second comes, and left rows
-    that are in none."""
+    """The pairs of rows whose first row has not expired when the second arrives, and the left rows without a
+    pair."""
     rows = [(epoch.now_ms, *row) for epoch in epochs for row in rows_of(epoch)]
     pairs, alone = [], []
     for came, input, left in rows:
@@ -95,8 +95,8 @@ def pairs_within(epochs: list[Epoch], ttl_ms: int | None) -> tuple[list[Row], li
 
 @st.composite
 def change_epochs(draw: st.DrawFn, sides: tuple[bool, bool]) -> list[Epoch]:
-    """Rows that are put in and, on the sides that change, taken back some time after; the order in
-    which an epoch's channels bring them is anyone's."""
+    """Epochs in which rows are put in and, on the sides that change, taken back some time later. The
+    order within an epoch is random."""
     there: tuple[list[Row], list[Row]] = ([], [])
     epochs = []
     for _ in range(draw(st.integers(1, 4))):
@@ -130,10 +130,10 @@ def test_changes_come_to_the_join_of_what_is_there(
     schemas = [changing(s) if yes else s for s, yes in zip((LEFT, RIGHT), sides, strict=True)]
     stream = OneStream(JoinPlan(schemas[0], schemas[1], ON, how, Regular()))
     outcome = run(stream, in_one_stream(stream, epochs))
-    given: list[Row] = []
+    out: list[Row] = []
     there: tuple[Counter[Any], Counter[Any]] = (Counter(), Counter())
     for epoch, rows in zip(epochs, outcome.rows, strict=True):
-        given += hashable(rows)
+        out += hashable(rows)
         for input, row in rows_of(epoch):
             values = {
                 n: tuple(v) if isinstance(v, list) else v for n, v in row.items() if n != CHANGE
@@ -144,7 +144,7 @@ def test_changes_come_to_the_join_of_what_is_there(
         for left in lefts:
             matches = [paired(left, right) for right in rights if equal_keys(left, right)]
             expected += matches or ([paired(left, None)] if how == "left" else [])
-        assert net(given) == bag(hashable(expected))
+        assert net(out) == bag(hashable(expected))
     assert outcome.operator is not None
     operator: Any = outcome.operator
     entries = operator.table.entries_in(np.arange(8))
@@ -170,13 +170,13 @@ def test_a_row_whose_match_outlived_its_ttl_is_taken_back_without_its_nulls() ->
     ]
     epochs = [Epoch([[row]], now_ms=now) for now, row in rows]
     outcome = run(stream, in_one_stream(stream, epochs))
-    given = [[(row["a_right"], row[CHANGE]) for row in rows] for rows in outcome.rows]
-    assert given == [[], [(0.5, 1)], [], [(None, 1)], [(None, -1)]]
+    out = [[(row["a_right"], row[CHANGE]) for row in rows] for rows in outcome.rows]
+    assert out == [[], [(0.5, 1)], [], [(None, 1)], [(None, -1)]]
 
 
 def test_rows_that_outlived_their_ttl_match_no_more() -> None:
-    """Neither when they are still there, since most rows of their key may stay, nor when they were
-    the last match of a left row that is still there."""
+    """That holds for expired rows that are still stored because most rows of their key have not expired,
+    and for the last match of a left row that has not expired."""
     left = {"k": "x", "a": 1}
     right = {"k": "x", "a": 0.5, "b": None}
     stream = OneStream(JoinPlan(LEFT, RIGHT, ON, "inner", Regular(10)))
@@ -192,8 +192,8 @@ def test_rows_that_outlived_their_ttl_match_no_more() -> None:
         for now, row in [(0, (1, right)), (5, (0, left)), (10, (0, left))]
     ]
     outcome = run(stream, in_one_stream(stream, epochs))
-    given = [[(row["a_right"], row[CHANGE]) for row in rows] for rows in outcome.rows]
-    assert given == [[], [(0.5, 1)], [(None, 1)]]
+    out = [[(row["a_right"], row[CHANGE]) for row in rows] for rows in outcome.rows]
+    assert out == [[], [(0.5, 1)], [(None, 1)]]
 
 
 def test_a_channel_is_taken_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:

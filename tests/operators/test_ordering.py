@@ -1,4 +1,4 @@
-"""Rows are put in order as Spark orders them, like Python's stable sort does it column by column."""
+"""Rows are sorted in Spark's order; compared with Python's stable sort, column by column."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ POOLS: list[tuple[pa.DataType, list[Any]]] = [
 
 
 def comparable(value: Any) -> Any:
-    """A Python value that compares as Spark's do."""
+    """A Python value that compares as the value does in Spark."""
     if value is None:
         return (0,)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Places: the same order whatever the number of hosts, the pieces, the moves and the mishaps."""
+"""Places: the order of output does not depend on the number of hosts, pieces, moves and mishaps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from penstock.operators.process.step import ProcessPlan
 from penstock.operators.tagged import INPUT
 from penstock.operators.window.plan import WindowPlan
 from penstock.operators.window.windows import hopping, session_window
-from tests.operators.place_trials import Epoch, Given, Setting, run
+from tests.operators.place_trials import Epoch, EpochRows, Setting, run
 from tests.trials.event_ledger import CASES
 from tests.trials.event_rows import CLICKS, click, offer
 from tests.trials.ledger import CHAIN, OPS
@@ -41,7 +41,7 @@ STEPS: dict[str, StepPlan] = {name: CASES[name].flow.keyed[0].plan for name in C
 
 
 def epochs_of(name: str, partitions: int = 2, epochs: int = 4, rows: int = 24) -> list[Epoch]:
-    """Epochs whose watermark follows the rows; the last one ends the input."""
+    """Epochs with a watermark that follows the rows; the last one ends the input."""
     pick, made = random.Random(name), []
     case = CASES[name]
     for number in range(epochs):
@@ -55,7 +55,7 @@ def epochs_of(name: str, partitions: int = 2, epochs: int = 4, rows: int = 24) -
 
 
 @cache
-def on_one_host(name: str) -> list[Given]:
+def on_one_host(name: str) -> list[EpochRows]:
     return run(STEPS[name], epochs_of(name), Setting())
 
 
@@ -64,13 +64,13 @@ def on_one_host(name: str) -> list[Given]:
 def test_a_step_gives_the_same_order(name: str, setting: Setting) -> None:
     expected = on_one_host(name)
     assert run(STEPS[name], epochs_of(name), setting) == expected
-    assert sum(len(rows) for given in expected for rows in given) > 15
+    assert sum(len(rows) for partitions in expected for rows in partitions) > 15
 
 
 @pytest.mark.parametrize("emit", ["update", "changes"])
 @pytest.mark.parametrize("kind", ["aggregate", "window", "session"])
 def test_what_an_epoch_gives_is_ordered_by_the_first_rows_of_its_keys(kind: str, emit: Any) -> None:
-    """Also when channels close in another order."""
+    """That holds even if channels close in another order."""
     counts = {"n": aggregates.count()}
     plan: StepPlan = AggregatePlan(CLICKS, ["k"], counts, emit=emit)
     if kind != "aggregate":
@@ -86,28 +86,28 @@ def test_what_an_epoch_gives_is_ordered_by_the_first_rows_of_its_keys(kind: str,
         sent = list(sender.add(0, some))
         kind_of, rest = sender.finish()
         numbered, serial = [], 0
-        for one, _ in [*sent, *rest]:
-            numbered.append(with_serial(one, serial))
-            serial += one.num_rows
+        for batch, _ in [*sent, *rest]:
+            numbered.append(with_serial(batch, serial))
+            serial += batch.num_rows
         channels.append((kind_of, *split_serial(numbered, partition)))
-    given = []
+    outputs = []
     for operator, order in zip(operators, ((0, 1, 2), (2, 0, 1)), strict=True):
         operator.open(EpochTime(0, 0))
         for channel in order:
             operator.apply(*channels[channel])
         answer = operator.close()
         (merged,) = in_order(answer.batches, answer.places)
-        given.append(merged.to_pylist())
-    assert given[0] == given[1]
+        outputs.append(merged.to_pylist())
+    assert outputs[0] == outputs[1]
     keys = [row["k"] for row in rows]
-    firsts = [keys.index(row["k"]) for row in given[0]]
+    firsts = [keys.index(row["k"]) for row in outputs[0]]
     if kind == "aggregate":
         assert firsts == sorted(firsts)
         assert len(set(firsts)) > 5
 
 
 def test_pairs_of_one_row_come_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether a join looks through all rows of a key or sorts them."""
+    """The order is the same whether a join compares all rows of a key or sorts them."""
     pick = random.Random(9)
     makers = ((0, click), (1, offer)) * 40
     epochs = [
@@ -117,12 +117,12 @@ def test_pairs_of_one_row_come_in_one_order(monkeypatch: pytest.MonkeyPatch) -> 
         )
         for number in range(3)
     ]
-    given = []
+    outputs = []
     for most in (0, 1 << 60):
         monkeypatch.setattr(interval_join, "_CANDIDATES", most)
         monkeypatch.setattr(interval_join, "_FEW_CANDIDATES", most)
-        given.append(run(STEPS["interval"], epochs, Setting()))
-    assert given[0] == given[1]
+        outputs.append(run(STEPS["interval"], epochs, Setting()))
+    assert outputs[0] == outputs[1]
 
 
 # -- processors
@@ -143,10 +143,10 @@ def test_rows_of_a_processor_come_as_those_that_it_read(setting: Setting) -> Non
         Epoch(EpochTime(number, 1000 * number), [orders(50, number), orders(20, 50 + number)])
         for number in range(6)
     ]
-    given = run(plan, epochs, setting)
-    assert given == run(plan, epochs, Setting())
+    outputs = run(plan, epochs, setting)
+    assert outputs == run(plan, epochs, Setting())
     alarms = 0
-    for epoch, out in zip(epochs, given, strict=True):
+    for epoch, out in zip(epochs, outputs, strict=True):
         for partition, (came, went) in enumerate(zip(epoch.channels, out, strict=True)):
             fired = len(went) - len(came)
             times = [int(row[1].removeprefix("alarm ")) for row in went[:fired]]
@@ -158,7 +158,7 @@ def test_rows_of_a_processor_come_as_those_that_it_read(setting: Setting) -> Non
 
 
 class Pairs(KeyedProcessor):
-    """Gives as many rows as `v` says, some after it has read on, and fails on negative ones."""
+    """A processor that emits `v` rows per row, some after it has read on, and fails if `v` is negative."""
 
     output_schema = "who string, v long, i int"
 
@@ -171,7 +171,7 @@ class Pairs(KeyedProcessor):
 
 
 class Listed(KeyedProcessor):
-    """Reads all rows, and gives one for each pair of them."""
+    """A processor that reads all rows, and then returns one row for each pair of them."""
 
     output_schema = "who string, v long, i int"
 
@@ -180,16 +180,16 @@ class Listed(KeyedProcessor):
 
 
 class Doubled(KeyedProcessor):
-    """As many rows as it gets, unless one is odd: then only that."""
+    """A processor that returns as many rows as it gets, or only the first odd row if there is one."""
 
     output_schema = "who string, v long, i int"
 
     def handle_batch(self, batch: pa.RecordBatch, timers: Any) -> Any:
         v = batch.column("v").to_numpy()
         columns = {"who": batch.column("who"), "v": batch.column("v"), "i": pa.array(v % 7)}
-        given = pa.RecordBatch.from_pydict(columns)
+        doubled = pa.RecordBatch.from_pydict(columns)
         odd = np.flatnonzero(v % 2)
-        return given if not len(odd) else given.take(pa.array(odd[:1]))
+        return doubled if not len(odd) else doubled.take(pa.array(odd[:1]))
 
 
 ORDERS = CHAIN.sources[0].schema
@@ -215,16 +215,16 @@ def some(*rows: tuple[str, int]) -> list[Row]:
 
 def test_many_rows_of_one_stay_together() -> None:
     rows = some(("a", 2), ("b", 1), ("a", 0), ("b", 3), ("a", 1))
-    given = placed_rows(applied(Pairs(), rows))
-    assert given == [
+    placed = placed_rows(applied(Pairs(), rows))
+    assert placed == [
         (10 * at, (row["who"], row["v"], i)) for at, row in enumerate(rows) for i in range(row["v"])
     ]
 
 
 def test_a_list_belongs_to_the_last_row_read() -> None:
     rows = some(("a", 2), ("b", 1), ("a", 5), ("b", -1))
-    given = placed_rows(applied(Listed(), rows))
-    assert given == [(20, ("a", 2, 1)), (20, ("a", 5, 1)), (30, ("b", 1, 1))]
+    placed = placed_rows(applied(Listed(), rows))
+    assert placed == [(20, ("a", 2, 1)), (20, ("a", 5, 1)), (30, ("b", 1, 1))]
 
 
 def test_rows_set_aside_leave_others_where_they_were() -> None:
@@ -238,14 +238,14 @@ def test_rows_set_aside_leave_others_where_they_were() -> None:
 
 def test_a_batch_is_placed_row_by_row_or_at_its_last_row() -> None:
     even = some(*((f"who-{i % KEYS}", 2 * i) for i in range(40)))
-    given = placed_rows(applied(Doubled(), even))
-    assert [row[1] for _, row in given] == [2 * i for i in range(40)]
-    assert [at for at, _ in given] == [10 * i for i in range(40)]
+    placed = placed_rows(applied(Doubled(), even))
+    assert [row[1] for _, row in placed] == [2 * i for i in range(40)]
+    assert [at for at, _ in placed] == [10 * i for i in range(40)]
     one_key = some(("a", 2), ("a", 3), ("a", 5))
     assert placed_rows(applied(Doubled(), one_key)) == [(20, ("a", 3, 3))]
 
 
-# -- the pieces that it is made of
+# -- the functions behind it
 
 
 def test_records_without_places_are_refused() -> None:
@@ -290,8 +290,8 @@ def test_the_first_place_of_an_entry(notes: list[tuple[int, int, int]]) -> None:
         place = Places.of_records(partition, np.array([serial]))
         first.note(np.array([entry]), np.array([entry + 20], np.uint64), place)
         least[entry] = min(least.get(entry, (99, 99)), (partition, serial))
-    found = first.of(np.array(sorted(least), np.int64))
-    pairs = list(zip(found.major.tolist(), found.minor.tolist(), strict=True))
+    places = first.of(np.array(sorted(least), np.int64))
+    pairs = list(zip(places.major.tolist(), places.minor.tolist(), strict=True))
     assert pairs == [least[entry] for entry in sorted(least)]
 
 

@@ -1,7 +1,7 @@
-"""A Spark StatefulProcessor, ported by renaming, gives the same rows.
+"""A Spark StatefulProcessor, ported by renaming its methods, has the same output.
 
-The one source below runs in Spark's own tester as it is, and in Penstock's with its names turned
-from camel case to snake case.
+The source below runs unchanged in Spark's tester, and in Penstock's with names in snake case instead of camel
+case.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Heartbeats(StatefulProcessor):
 
 
 def renamed(source: str) -> str:
-    source = re.sub(r"(?<=[a-z])[A-Z](?=[a-z])", lambda found: f"_{found.group().lower()}", source)
+    source = re.sub(r"(?<=[a-z])[A-Z](?=[a-z])", lambda match: f"_{match.group().lower()}", source)
     return source.replace("Stateful_processor", "KeyedProcessor")
 
 
@@ -85,8 +85,8 @@ def test_the_same_source_gives_the_same_rows() -> None:
         assert sorted(ours.set_time(now)) == sorted(expected)
         expected = []
         for device in dict.fromkeys(row[0] for row in rows):
-            given = [SparkRow(device=d, mode=m, level=v) for d, m, v in rows if d == device]
-            expected += [tuple(row) for row in theirs.test(device, given)]
+            spark_rows = [SparkRow(device=d, mode=m, level=v) for d, m, v in rows if d == device]
+            expected += [tuple(row) for row in theirs.test(device, spark_rows)]
         assert ours.feed(rows) == expected
         for device in "abc":
             assert ours.peek("beats", device) == theirs.peekValueState("beats", device)

@@ -200,13 +200,13 @@ def test_the_bad_row_is_found_also_when_all_rows_are_read_first(bad: set[int]) -
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        (("ann",), "1 values were given for the 2 columns user, n"),
+        (("ann",), "a row has 1 values for the 2 columns user, n"),
         (("ann", "x"), "the column 'n' takes int64, not 'x' (str)"),
         ({"user": "ann", "m": 1}, "there is no column 'm', only user, n"),
-        (7, "7 (int) is not a row of the columns user, n: give a tuple, a dict or a Row"),
+        (7, "7 (int) is not a row of the columns user, n: use a tuple, a dict or a Row"),
     ],
 )
-def test_rows_that_do_not_fit_the_output_are_told(row: Any, problem: str) -> None:
+def test_rows_that_do_not_fit_the_output_are_reported(row: Any, problem: str) -> None:
     class Wrong(KeyedProcessor):
         output_schema = "user string, n long"
 
@@ -214,9 +214,9 @@ def test_rows_that_do_not_fit_the_output_are_told(row: Any, problem: str) -> Non
             self.seen = handle.get_value_state("seen", "n long")
 
         def handle_input_rows(self, key: Any, rows: Any, timers: Any) -> Iterator[Any]:
-            for one in rows:
-                self.seen.update((one.n,))
-                yield (key[0], 1) if one.n else row
+            for input_row in rows:
+                self.seen.update((input_row.n,))
+                yield (key[0], 1) if input_row.n else row
 
     op = operator(Wrong())
     op.open(EpochTime(1, 0))
@@ -232,7 +232,7 @@ def test_rows_that_do_not_fit_the_output_are_told(row: Any, problem: str) -> Non
     assert [letter.row for letter in answer.dead] == ['{"user": "ann", "n": 0}']
 
 
-def test_wrong_values_for_state_are_told() -> None:
+def test_wrong_values_for_state_are_reported() -> None:
     class Wrong(KeyedProcessor):
         output_schema = "n long"
 
@@ -300,7 +300,7 @@ def test_plans_that_cannot_work_are_refused() -> None:
             raise RuntimeError("no")
 
     for processor, problem in [
-        (Neither(), "neither"), (Both(), "both"), (Untold(), "does not say"),
+        (Neither(), "neither"), (Both(), "both"), (Untold(), "has no output schema"),
         (Summed, "not a KeyedProcessor"), (object(), "not a KeyedProcessor"),
     ]:  # fmt: skip
         with pytest.raises(FlowError, match=problem):
@@ -311,7 +311,7 @@ def test_plans_that_cannot_work_are_refused() -> None:
         operator(Failing())
     op = operator()
     op.open(EpochTime(1, 0))
-    with pytest.raises(ProtocolError, match="cannot take input"):
+    with pytest.raises(ProtocolError, match="does not accept input"):
         op.apply("partials", [])
 
 
@@ -332,7 +332,7 @@ def test_the_tester_undoes_a_failed_feed_and_sets_state() -> None:
         tester.feed([("ann", "x")])
 
 
-def test_no_row_is_set_aside_for_a_lack_of_memory() -> None:
+def test_a_lack_of_memory_makes_no_dead_letters() -> None:
     class Growing(Summed):
         def handle_input_rows(self, key: Any, rows: Any, timers: Any) -> Iterator[Any]:
             yield from super().handle_input_rows(key, rows, timers)
@@ -345,6 +345,6 @@ def test_no_row_is_set_aside_for_a_lack_of_memory() -> None:
     assert len(op.table) == 0
     op = operator(Growing())
     op.open(EpochTime(0, 0))
-    with pytest.raises(StepError, match="MemoryError: no room") as told:
+    with pytest.raises(StepError, match="MemoryError: no room") as caught:
         op.apply("rows", [batch(("ann", 1))])
-    assert "maxOffsetsPerTrigger" in told.value.hint
+    assert "maxOffsetsPerTrigger" in caught.value.hint

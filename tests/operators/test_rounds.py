@@ -1,5 +1,8 @@
-"""Epochs of many rounds: whatever kind the step is of, its state and deltas are those of one round, its
-rounds give no more than they changed, and a rollback goes back through several cuts."""
+"""Epochs of many rounds, for all kinds of steps.
+
+State and deltas are those of one round, a round emits no more than it changed, and a rollback goes back
+through several cuts.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ OBJECTS = {
 
 
 class Everything(KeyedProcessor):
-    """All kinds of state, with and without a time to live, and timers of both kinds."""
+    """A processor with all kinds of state, with and without a TTL, and timers of both kinds."""
 
     output_schema = "k string, n long"
 
@@ -81,7 +84,7 @@ class Everything(KeyedProcessor):
 
 
 class InBatches(KeyedProcessor):
-    """A sum of each key, by slot."""
+    """A processor that keeps a sum per key, with `handle_batch`."""
 
     output_schema = "k string, n long"
 
@@ -106,7 +109,7 @@ def row_of(rng: np.random.Generator, epoch: int) -> Row:
 
 
 def signed(rows: list[list[Row]]) -> list[list[Row]]:
-    """Each row is put in, and most of them are taken back, some in the next epoch."""
+    """Each row put in, and most of them taken back, some in the next epoch."""
     epochs = []
     for at, some in enumerate(rows):
         back = [{**row, CHANGE: -1} for row in (rows[at - 1][3:] if at else [])]
@@ -119,7 +122,7 @@ class Case:
     plan: StepPlan
     rows: Callable[[list[list[Row]]], list[list[Row]]] = lambda rows: rows
     once: tuple[str, ...] = ()
-    """Columns of which rounds give the last row of each value; empty: rows of all rounds count."""
+    """Columns by which only the last row of an epoch's rounds counts; empty if all rows count."""
 
 
 def joined(how: Any, bound: Any, **options: Any) -> Case:
@@ -136,7 +139,7 @@ def joined(how: Any, bound: Any, **options: Any) -> Case:
 def windowed(window: Any, emit: Any, lateness_ms: int = 0, on: str | None = "at") -> Case:
     aggregates = dict(AGGREGATES)
     if window.kind == "session":
-        del aggregates["values"]  # whose order in a combined state depends on what else is combined
+        del aggregates["values"]  # its order in a combined state depends on what else is combined
     plan = WindowPlan(SCHEMA, ["k"], aggregates, window, on, lateness_ms, emit)
     return Case(plan, once=("k", "window_start") if emit == "update" else ())
 
@@ -174,7 +177,7 @@ CASES = {
 
 
 class Run:
-    """A step on its way through the same epochs, in one round each or in many."""
+    """A run of a step through the same epochs, in one round per epoch or in many."""
 
     def __init__(self, case: Case, rounds: bool, parts: int = 1) -> None:
         self.case, self.rounds = case, rounds
@@ -188,11 +191,11 @@ class Run:
         self.table = self.operator.table
 
     def epoch(self, epoch: int) -> tuple[list[Row], pa.Table]:
-        """What an epoch gives, and its delta; the table is cut."""
-        operator, given = self.operator, list[Row]()
+        """The output rows of an epoch, and its delta; the table is cut."""
+        operator, rows = self.operator, list[Row]()
 
         def took(*answers: Answer) -> None:
-            given.extend(r for a in answers for b in a.batches for r in b.to_pylist())
+            rows.extend(r for a in answers for b in a.batches for r in b.to_pylist())
 
         time = EpochTime(epoch, 10 * epoch, 10 * epoch - 3 if epoch else None)
         if not self.rounds:
@@ -210,7 +213,7 @@ class Run:
             took(operator.close())
         delta = self.table.delta()
         self.table.cut()
-        return given, delta
+        return rows, delta
 
     def contents(self) -> list[Row]:
         whole = self.table.export(self.table.entries_in(np.arange(SLOTS)))
@@ -230,7 +233,7 @@ class Run:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Patches of small collections, and everything is tidied whenever it can be."""
+    """Make patches of small collections too, and tidy up whenever possible."""
     for module in (bags, patches, collection_cells):
         monkeypatch.setattr(module, "SMALL", 2)
     for module in (bags, table):
@@ -238,7 +241,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sums(case: Case, rows: list[Row]) -> Counter[Any]:
-    """What rows come to."""
+    """The net result of rows."""
     if case.plan.output.names[-1] == CHANGE:
         return net(rows)
     if case.once:
@@ -254,12 +257,12 @@ def rows_by_key(table: pa.Table) -> list[Row]:
 def test_many_rounds_leave_what_one_does(name: str) -> None:
     case = CASES[name]
     one, many, parted = Run(case, False), Run(case, True), Run(case, True, parts=3)
-    given: list[list[Row]] = [[], [], []]
+    outputs: list[list[Row]] = [[], [], []]
     deltas = []
     for epoch in range(EPOCHS):
         for at, run in enumerate((one, many, parted)):
             rows, delta = run.epoch(epoch)
-            given[at] += rows
+            outputs[at] += rows
             if run is one:
                 expected = delta
             elif run is many:
@@ -270,10 +273,10 @@ def test_many_rounds_leave_what_one_does(name: str) -> None:
             if epoch % 2:
                 run.table.settle()
         deltas.append(expected)
-        assert sums(case, given[1]) == sums(case, given[0]) == sums(case, given[2])
+        assert sums(case, outputs[1]) == sums(case, outputs[0]) == sums(case, outputs[2])
     stored = whole(newest(deltas[::-1], one.table.schema, one.table.codec))
     assert rows_by_key(stored) == one.contents()
-    assert sum(map(len, given)), "something must have come out"
+    assert sum(map(len, outputs)), "there must be output"
 
 
 @pytest.mark.parametrize("name", CASES)

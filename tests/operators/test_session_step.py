@@ -1,4 +1,4 @@
-"""Aggregates of sessions, against a model, with mishaps on the way."""
+"""Aggregates in sessions, compared with a model, with mishaps on the way."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def test_sessions_by_processing_time_go_by_the_epochs(emit: Any, epochs: list[Ep
 def test_a_pause_of_exactly_the_gap_ends_a_session() -> None:
     plan = WindowPlan(SCHEMA, ["k"], {"n": ps.count()}, session_window("10ms"), "at")
     rows = [dict.fromkeys(SCHEMA.names) | {"k": "a", "at": when(ms)} for ms in (0, 9, 19, 28, 39)]
-    found = run(plan, [Epoch([rows[::2], rows[1::2]]), Epoch([[]], final=True)]).all
-    bounds = [(micros(r["window_start"]), micros(r["window_end"]), r["n"]) for r in found]
+    sessions = run(plan, [Epoch([rows[::2], rows[1::2]]), Epoch([[]], final=True)]).all
+    bounds = [(micros(r["window_start"]), micros(r["window_end"]), r["n"]) for r in sessions]
     assert sorted(bounds) == [(0, 19_000, 2), (19_000, 38_000, 2), (39_000, 49_000, 1)]
 
 
@@ -128,9 +128,9 @@ def test_many_rows_in_and_out_of_order(monkeypatch: pytest.MonkeyPatch) -> None:
         first = (np.diff(users, prepend=-1) != 0) | (np.diff(times, prepend=0) >= 1_000_000)
         counts = np.diff(np.flatnonzero(first), append=len(users))
         starts = batch.column("window_start").cast(pa.int64()).to_numpy()
-        found = np.lexsort((starts, batch.column("j").to_numpy()))
-        assert starts[found].tolist() == times[first].tolist()
-        assert batch.column("n").to_numpy()[found].tolist() == counts.tolist()
+        order = np.lexsort((starts, batch.column("j").to_numpy()))
+        assert starts[order].tolist() == times[first].tolist()
+        assert batch.column("n").to_numpy()[order].tolist() == counts.tolist()
 
 
 @pytest.mark.parametrize("window", [session_window("3ms"), hopping("8ms", "4ms")])
@@ -150,10 +150,10 @@ def test_state_of_every_kind(window: Window) -> None:
         for ms, money, yes in [(4, "1.50", True), (5, "2.00", None), (6, "1.50", False)]
     ]
     epochs = [Epoch([rows[:1]], mishap="exported"), Epoch([rows[2:], rows[1:2]], mishap="deltas")]
-    found = run(plan, [*epochs, Epoch([[]], final=True, mishap="exported")]).all
-    results = [tuple(row[name] for name in aggregates) for row in found]
-    assert results == [(Decimal("5.00"), 2, 1, False)] * len(found)
-    assert len(found) == (1 if window.kind == "session" else 2)
+    out = run(plan, [*epochs, Epoch([[]], final=True, mishap="exported")]).all
+    results = [tuple(row[name] for name in aggregates) for row in out]
+    assert results == [(Decimal("5.00"), 2, 1, False)] * len(out)
+    assert len(out) == (1 if window.kind == "session" else 2)
 
 
 def test_an_epoch_without_sessions_leaves_nothing() -> None:
@@ -166,7 +166,7 @@ def test_an_epoch_without_sessions_leaves_nothing() -> None:
     operator.apply("partials", [])
     assert operator.close().batches == []
     assert len(operator.table) == 0
-    with pytest.raises(ProtocolError, match="cannot take"):
+    with pytest.raises(ProtocolError, match="does not accept"):
         operator.apply("rows", [])
 
 

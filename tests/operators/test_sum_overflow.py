@@ -1,4 +1,4 @@
-"""A sum of integers that does not fit into 64 bits is an error, and undoes its channel."""
+"""A sum of integers that does not fit into 64 bits is an error, and its channel is undone."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rows_of(*values: int | None, schema: pa.Schema = SCHEMA, **others: Any) -> p
 
 
 def sent(plan: StepPlan, *values: int, combines: bool = True) -> tuple[str, list[pa.RecordBatch]]:
-    """What a courier sends of these values."""
+    """The kind and the batches of a courier's channel for these values."""
     sender = plan.sender(TIME, two_stage=combines)
     if not combines:
         sender.combines = False
@@ -59,7 +59,7 @@ def held(operator: Operator) -> list[str]:
 @pytest.mark.parametrize("values", [(MOST, 1), (LEAST, -1), (2**62, 2**62), (LEAST, LEAST)])
 @pytest.mark.parametrize("name", PLANS)
 def test_a_host_refuses_the_channel(name: str, values: tuple[int, int]) -> None:
-    """Of rows and of combined states; what it held before it still holds."""
+    """That holds for rows and for combined states. The state is as before."""
     plan = PLANS[name]
     for combines, kind in ((True, PARTIALS), (False, ROWS)):
         operator = plan.operator(4, "step", "fail")
@@ -128,8 +128,8 @@ def test_a_sum_is_right_or_refused(values: list[int], combine: bool) -> None:
         assert not fits
         return
     assert fits
-    given = [row["s"] for batch in operator.close().batches for row in batch.to_pylist()]
-    assert given == ([total] if values else [])
+    sums = [row["s"] for batch in operator.close().batches for row in batch.to_pylist()]
+    assert sums == ([total] if values else [])
 
 
 def test_the_error_is_one_of_arithmetic_and_travels() -> None:

@@ -1,4 +1,4 @@
-"""Rows of several inputs come out of shared columns as they went in."""
+"""Rows of several inputs are unchanged after packing into shared columns and unpacking."""
 
 import pickle
 

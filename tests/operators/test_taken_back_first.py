@@ -1,4 +1,4 @@
-"""A change that overtakes the one that it takes back leaves the same in the end."""
+"""Rows that are taken back before they are put in: the final result is the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_sum_outlives_a_count_of_none(kind: pa.DataType) -> None:
     schema = SIGNED.set(1, pa.field("v", kind))
     plan = AggregatePlan(schema, ["k"], {"n": ps.count(), "t": ps.sum("v")})
     operator = plan.operator(8, "sum", "fail")
-    for key, value, change in GONE_AND_BACK:  # each in a round of its own
+    for key, value, change in GONE_AND_BACK:  # one round for each
         operator.begin(EpochTime(0, 0))
         row = pa.RecordBatch.from_pylist([{"k": key, "v": value, "_change": change}], SIGNED)
         operator.apply(ROWS, [row.cast(schema)])

@@ -1,4 +1,4 @@
-"""Timers and times to live, on the operator that hosts run."""
+"""Timers and TTLs of processors, on the operator that hosts run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.operators.processors import SCHEMA, batch, export, operator, rows_of
 
 
 class Ticking(KeyedProcessor):
-    """Timers at the times and of the kinds that rows ask for; fails at 13."""
+    """A processor that registers the timers that rows ask for, and fails on the timer at 13."""
 
     output_schema = "user string, n long, kind string"
 
@@ -73,7 +73,7 @@ def test_the_end_of_a_bounded_input_fires_event_timers_only() -> None:
     ]  # fmt: skip
 
 
-def test_a_handler_can_catch_up_but_not_turn_in_circles() -> None:
+def test_a_handler_can_catch_up_but_not_loop_for_ever() -> None:
     op = operator(Ticking())
     op.open(EpochTime(1, 0))
     op.apply("rows", [batch(("again", 5), ("circle", 12), ("zed", 21))])
@@ -96,13 +96,13 @@ def test_timers_survive_delta_and_load_and_rollback() -> None:
     op.table.seal()
     fresh = operator(Ticking())
     fresh.table.load(delta)
-    for one in (op, fresh):
+    for step in (op, fresh):
         for _ in range(2):
-            assert len(rows_of(one.open(EpochTime(2, 5, 7)))) == 6
-            one.rollback()
-        one.open(EpochTime(2, 5, 7))
-        one.table.seal()
-        assert rows_of(one.open(EpochTime(3, 7, 7))) == [
+            assert len(rows_of(step.open(EpochTime(2, 5, 7)))) == 6
+            step.rollback()
+        step.open(EpochTime(2, 5, 7))
+        step.table.seal()
+        assert rows_of(step.open(EpochTime(3, 7, 7))) == [
             ("u05", 6, "processing"),
             ("u06", 7, "processing"),
         ]

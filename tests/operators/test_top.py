@@ -1,4 +1,4 @@
-"""The first n rows of each key against a plain sort of all that came."""
+"""The first n rows of each key, compared with a plain sort of all rows."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def by_of(order: Any, row: Row) -> list[Any]:
 
 
 def first(rows: list[Row], order: Any, n: int, ties: bool, rank: str | None) -> list[Row]:
-    """The model: sort everything, take the first n."""
+    """The model: sort all rows and take the first n."""
     rest = [name for name in SCHEMA.names if name not in [c for c, _ in parse_order(order, SCHEMA)]]
     ordered = sorted(rows, key=lambda r: [*by_of(order, r), *(rank_of(r[c]) for c in rest)])
     kept = []
@@ -92,7 +92,7 @@ def first(rows: list[Row], order: Any, n: int, ties: bool, rank: str | None) -> 
 
 
 def listed(rows: list[Row]) -> list[Row]:
-    """Rows that can be counted."""
+    """Rows with values that a `Counter` can hash."""
     return [{c: tuple(v) if isinstance(v, list) else v for c, v in row.items()} for row in rows]
 
 
@@ -117,13 +117,13 @@ def test_changes_come_to_the_first_rows_of_all_that_came(
 ) -> None:
     outcome = run(TopPlan(SCHEMA, keys, n, order, ties=ties, rank=rank), epochs)
     came: list[Row] = []
-    given_: list[Row] = []
+    emitted: list[Row] = []
     for epoch, got in zip(epochs, outcome.rows, strict=True):
         came += [row for channel in epoch.channels for row in channel]
-        given_ += listed(got)
+        emitted += listed(got)
         groups = by_key(came, keys).values()
         wanted = [row for group in groups for row in first(group, order, n, ties, rank)]
-        assert net(given_) == bag(listed(wanted))
+        assert net(emitted) == bag(listed(wanted))
 
 
 @settings(max_examples=60)
@@ -171,7 +171,7 @@ def test_windows_give_their_first_rows(
     )  # fmt: skip
     outcome = run(plan, epochs)
     came: dict[tuple[Any, int], list[Row]] = {}
-    given_: list[Row] = []
+    emitted: list[Row] = []
     for epoch, got, late in zip(epochs, outcome.rows, outcome.late, strict=True):
         too_late = 0
         limit = -(10**9) if epoch.watermark_ms is None else epoch.watermark_ms - lateness
@@ -183,14 +183,14 @@ def test_windows_give_their_first_rows(
             for start in starts:
                 came.setdefault((row["k"], start), []).append(row)
         assert len(late) == too_late
-        given_ += listed(got)
+        emitted += listed(got)
         wanted = [
             row | {"window_start": at(start), "window_end": at(start + 1000)}
             for (_, start), group in came.items()
             for row in first(group, "price desc", 2, ties, "place")
             if emit == "changes" or start + 1000 <= limit or epoch.final
         ]
-        assert (net(given_) if emit == "changes" else bag(given_)) == bag(listed(wanted))
+        assert (net(emitted) if emit == "changes" else bag(emitted)) == bag(listed(wanted))
 
 
 @settings(max_examples=50)
@@ -206,7 +206,7 @@ def test_a_key_is_over_after_the_latest_of_its_times(
     outcome = run(plan, epochs)
     open_: dict[Any, list[Row]] = {}
     over: list[Row] = []
-    given_: list[Row] = []
+    emitted: list[Row] = []
 
     def finish(limit: float) -> None:
         for key, group in list(open_.items()):
@@ -226,16 +226,16 @@ def test_a_key_is_over_after_the_latest_of_its_times(
         if epoch.final and closes:
             finish(10**6)
         assert bag(listed(late)) == bag(listed(too_late))
-        given_ += listed(got)
+        emitted += listed(got)
         wanted = list(over)
         if not closes:
             groups = open_.values()
             wanted += [
                 row for group in groups for row in first(group, "price desc", 2, False, None)
             ]
-            assert net(given_) == bag(listed(wanted))
+            assert net(emitted) == bag(listed(wanted))
         else:
-            assert bag(given_) == bag(listed(wanted))
+            assert bag(emitted) == bag(listed(wanted))
     assert outcome.operator is not None
     assert len(outcome.operator.table) == len(open_)
 
@@ -292,7 +292,7 @@ def test_a_sender_leaves_out_what_cannot_win_and_gives_up_where_all_may() -> Non
     assert sent(TopPlan(schema, ["k"], 3, "v"), 10) == 3 * 3 * 10
     assert sent(TopPlan(schema, ["k"], 3, "v"), 2**60) == 60_000
     assert sent(TopPlan(schema, ["k"], 1000, "v"), 2) == 60_000
-    # the row with the latest time goes too
+    # the row with the latest time is sent too
     assert sent(TopPlan(schema, ["k"], 3, "v", until="until"), 10) == 3 * (3 + 1) * 10
 
 
@@ -337,9 +337,9 @@ def test_codes_never_contradict_the_order(column: pa.Array) -> None:
     values = column.to_pylist()
     for descending in (False, True):
         codes = coarse_codes(column.slice(0), descending).tolist()
-        for i, one in enumerate(values):
+        for i, value in enumerate(values):
             for j, other in enumerate(values):
-                before = rank_of(one) < rank_of(other)
+                before = rank_of(value) < rank_of(other)
                 if before:
                     assert codes[j] <= codes[i] if descending else codes[i] <= codes[j]
         assert coarse_codes(column.slice(1), descending).tolist() == codes[1:]
@@ -376,23 +376,23 @@ def test_plans_pickle_and_refuse_what_cannot_work() -> None:
     assert plan.has_timers
     assert not TopPlan(SCHEMA, ["k"], 1, "at").has_timers
     refused: list[tuple[dict[str, Any], str]] = [
-        ({"n": 0}, "at least one row"),
+        ({"n": 0}, "n of top is 0"),
         ({"by": "x desc"}, "'x' of .* is not among the columns"),
-        ({"by": []}, "needs a column"),
+        ({"by": []}, "order has no column"),
         ({"until": "price"}, "type double"),
         ({"until": "at", "window": tumbling("1s"), "on": "at"}, "both a window and until"),
-        ({"on": "at"}, "without a window"),
+        ({"on": "at"}, "but no window"),
         ({"window": session_window("1s"), "on": "at"}, "session"),
         ({"rank": "name"}, "already"),
         ({"emit": "close"}, "never closes"),
         ({"emit": "update", "n": 2}, "only with n=1"),
-        ({"emit": "sometimes"}, "not known"),
+        ({"emit": "sometimes"}, "unknown emit"),
         ({"key_names": ["x"]}, "'x' of .* is not among the columns"),
-        ({"input_schema": SCHEMA.append(pa.field("_change", pa.int8()))}, "stream of changes"),
+        ({"input_schema": SCHEMA.append(pa.field("_change", pa.int8()))}, "change stream"),
     ]
     for changes, complaint in refused:
-        given_ = {"input_schema": SCHEMA, "key_names": ["k"], "n": 1, "by": "at", **changes}
+        options = {"input_schema": SCHEMA, "key_names": ["k"], "n": 1, "by": "at", **changes}
         with pytest.raises(FlowError, match=complaint):
-            TopPlan(**given_)
-    with pytest.raises(ProtocolError, match="cannot take"):
+            TopPlan(**options)
+    with pytest.raises(ProtocolError, match="does not accept"):
         plan.operator(8, "step", "fail").apply("partials", [])

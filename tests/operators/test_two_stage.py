@@ -1,4 +1,4 @@
-"""Two stages: couriers combine the rows of each key whatever it costs, and nothing else changes."""
+"""Two stages: couriers always combine the rows of each key, and the output is the same."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ rows = st.fixed_dictionaries(
 
 @st.composite
 def epochs_of(draw: st.DrawFn) -> list[Epoch]:
-    """Epochs whose watermark goes up; the last one ends the input."""
+    """Epochs with a rising watermark; the last one ends the input."""
     epochs, watermark = [], None
     for left in reversed(range(draw(st.integers(1, 4)))):
         channels = draw(st.lists(st.lists(rows, max_size=9), min_size=1, max_size=3))
@@ -109,7 +109,7 @@ def epochs_of(draw: st.DrawFn) -> list[Epoch]:
 
 @pytest.fixture(scope="module", autouse=True)
 def hasty() -> Iterator[None]:
-    """Senders give up combining, and combiners are full, after a few rows."""
+    """Make senders give up combining, and combiners full, after a few rows."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(combiner, "_LOOK_FROM", 2)
         patch.setattr(combiner, "_LOOK_TO", 4)
@@ -126,16 +126,16 @@ def hasty() -> Iterator[None]:
 @settings(max_examples=10)
 @given(epochs_of(), st.sampled_from(["some", "all"]), st.integers(1, 5))
 def test_the_results_are_the_same(name: str, epochs: list[Epoch], stages: Stages, cut: int) -> None:
-    one = run(PLANS[name], epochs, cut)
+    usual = run(PLANS[name], epochs, cut)
     two = run(PLANS[name], epochs, cut, two_stage=stages)
-    assert list(map(bag, two.rows)) == list(map(bag, one.rows))
-    assert list(map(bag, two.late)) == list(map(bag, one.late))
+    assert list(map(bag, two.rows)) == list(map(bag, usual.rows))
+    assert list(map(bag, two.late)) == list(map(bag, usual.late))
 
 
 def sent(
     plan: StepPlan, batches: list[pa.RecordBatch], two_stage: bool
 ) -> tuple[str, Counter[Any]]:
-    """What the channel brings, and how often each key is in it."""
+    """The kind of the channel, and the number of records of each key in it."""
     made = plan.sender(EpochTime(0, 0), two_stage)
     outgoing = [out for batch in batches for out in made.add(0, batch)]
     kind, rest = made.finish()
@@ -151,7 +151,7 @@ MANY = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("at", pa.timestamp("ms"
 
 
 def one_hot_key() -> list[pa.RecordBatch]:
-    """Every third row is of key 7; all other keys come once."""
+    """Batches in which every third row has key 7, and all other keys occur once."""
     batches = []
     for start in (0, 30_000):
         number = np.arange(start, start + 30_000)
@@ -171,7 +171,7 @@ def one_hot_key() -> list[pa.RecordBatch]:
         (DistinctPlan(MANY, ["k"]), ROWS, 1),
         (TopPlan(MANY, ["k"], 4, "v, at"), ROWS, 4),
         (TopPlan(MANY, ["k"], 300, "v, at"), ROWS, 300),
-        # and the row that says when the key is over
+        # and the row with the greatest `until`, which determines when the key ends
         (TopPlan(MANY, ["k"], 4, "v, at", until="at"), ROWS, 4 + 1),
     ],
 )
@@ -181,16 +181,16 @@ def test_a_hot_key_costs_its_host_one_record_of_a_task(
     for module in (sender, session_sender):
         monkeypatch.setattr(module, "_ENOUGH", 1 << 18)
     monkeypatch.setattr(combiner, "_MOST_BYTES", 1 << 26)
-    told, counts = sent(plan, one_hot_key(), two_stage=True)
-    assert told == kind
+    sent_kind, counts = sent(plan, one_hot_key(), two_stage=True)
+    assert sent_kind == kind
     assert counts.pop(7) == records
     assert len(counts) == 40_000
     assert set(counts.values()) == {1}
     assert plan.merges
 
 
-def test_a_combiner_that_is_full_starts_anew() -> None:
-    """A sketch is large: what a courier holds does not grow with the number of keys."""
+def test_a_full_combiner_is_emptied() -> None:
+    """A sketch is large, so the state of a courier must not grow with the number of keys."""
     plan = AggregatePlan(MANY, ["k"], {"kinds": ps.approx_distinct("v", precision=4)})
     most = combiner._MOST_BYTES // 16
     made = plan.sender(EpochTime(0, 0), two_stage=True)
@@ -200,7 +200,7 @@ def test_a_combiner_that_is_full_starts_anew() -> None:
         assert max(sizes) < 2 * most
 
 
-def test_where_nothing_merges_the_flag_says_nothing() -> None:
+def test_two_stage_has_no_effect_on_steps_that_do_not_merge() -> None:
     users = pa.RecordBatch.from_pylist([{"user": "a", "n": n} for n in range(9)], USERS)
     join = JoinPlan(USERS, USERS, (("user", "user"),), "inner", Regular())
     for plan in (ProcessPlan(USERS, ["user"], Summed()), join):

@@ -1,4 +1,4 @@
-"""Couriers that combine nothing: hosts get a record of each row, and give what they always give."""
+"""Couriers that combine nothing: hosts get one record per row, and their output is the same."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COUNTS = {"n": ps.count(), "total": ps.sum("v")}
 @settings(max_examples=10)
 @given(epochs_of(), st.sampled_from(["none", "some"]), st.integers(1, 5))
 def test_the_results_are_the_same(name: str, epochs: list[Epoch], stages: Stages, cut: int) -> None:
-    """Also where some channels bring what was combined elsewhere."""
+    """That holds even if some channels bring combined states."""
     usual = run(PLANS[name], epochs, cut)
     plain = run(PLANS[name], epochs, cut, two_stage=stages, combines=False)
     assert list(map(bag, plain.rows)) == list(map(bag, usual.rows))
@@ -41,7 +41,7 @@ def windowed(window: Any) -> StepPlan:
 def sent(
     plan: StepPlan, batch: pa.RecordBatch, two_stage: bool = False, combines: bool = True
 ) -> tuple[str, int]:
-    """What a channel brings, and how many records."""
+    """The kind of a channel, and its number of records."""
     sender = plan.sender(EpochTime(0, 0), two_stage)
     if not combines:
         Uncombined()({"sender": sender})
@@ -68,5 +68,5 @@ def test_each_row_is_a_record_in_each_of_its_windows(plan: StepPlan, kind: str, 
     assert sent(plan, rows, combines=False) == (kind, each * 1000)
     assert sent(plan, rows, two_stage=True, combines=False) == (kind, each * 1000)
     combined = each * 2 * (2 if isinstance(plan, TopPlan) else 1)
-    assert sent(plan, rows)[1] == combined, "the same rows, where they may be combined"
-    assert sent(plan, rows, two_stage=True)[1] == combined, "in two stages, too"
+    assert sent(plan, rows)[1] == combined, "the same rows, combined"
+    assert sent(plan, rows, two_stage=True)[1] == combined, "the same rows, combined in two stages"

@@ -1,4 +1,4 @@
-"""Aggregates of tumbling and hopping windows, against a model, with mishaps on the way."""
+"""Aggregates in tumbling and hopping windows, compared with a model, with mishaps on the way."""
 
 from __future__ import annotations
 
@@ -109,12 +109,12 @@ def test_event_times_of_any_unit(unit: str) -> None:
 
 
 def test_a_null_key_is_a_value_where_that_is_asked_for() -> None:
-    given: list[Row] = [
+    values: list[Row] = [
         {"k": None, "at": when(1)},
         {"k": "a", "at": when(2)},
         {"k": None, "at": None},
     ]
-    rows: list[Row] = [dict.fromkeys(SCHEMA.names) | row for row in given]
+    rows: list[Row] = [dict.fromkeys(SCHEMA.names) | row for row in values]
     batch = pa.RecordBatch.from_pylist(rows, SCHEMA)
     strict = WindowPlan(SCHEMA, ["k"], {"n": ps.count()}, tumbling("5ms"), "at")
     unfit = strict.unfit(0, batch)
@@ -127,8 +127,8 @@ def test_a_null_key_is_a_value_where_that_is_asked_for() -> None:
     assert unfit is not None
     assert unfit.rows.tolist() == [False, False, True]
     assert unfit.reason == "a null in the event time (at)"
-    found = run(plan, [Epoch([rows[:2]]), Epoch([rows[:1]], final=True)]).all
-    assert sorted((str(row["k"]), row["n"]) for row in found) == [("None", 2), ("a", 1)]
+    out = run(plan, [Epoch([rows[:2]]), Epoch([rows[:1]], final=True)]).all
+    assert sorted((str(row["k"]), row["n"]) for row in out) == [("None", 2), ("a", 1)]
 
 
 @pytest.mark.parametrize("keys", [["j"], ["k", "j"]])
@@ -164,8 +164,8 @@ def test_many_rows_go_raw_or_combined_with_the_same_result(window: Window, keys:
                 batch.num_rows for _, batch in sender.late
             )
         operator.open(EpochTime(1, 0, 2_000, final=True))
-        found = operator.close().batches
-        assert sum(sum(batch.column("n").to_pylist()) for batch in found) == total
+        out = operator.close().batches
+        assert sum(sum(batch.column("n").to_pylist()) for batch in out) == total
         assert len(operator.table) == 0
 
 
@@ -178,8 +178,8 @@ def test_pairs_are_found_in_the_grid_and_beyond_it() -> None:
             users = rng.integers(0, users_in_all, 2_000)
             panes = np.sort(rng.integers(0, panes_in_all, 2_000))
             runs = np.flatnonzero(np.diff(panes, prepend=-1))
-            found = index.upsert(users, users_in_all, runs, panes[runs], panes_in_all)
-            for pair, entry in zip(zip(users, panes, strict=True), found, strict=True):
+            entries = index.upsert(users, users_in_all, runs, panes[runs], panes_in_all)
+            for pair, entry in zip(zip(users, panes, strict=True), entries, strict=True):
                 assert numbers.setdefault(pair, entry) == entry
         assert index.size == len(numbers) == len(set(numbers.values()))
         stored = index.keys(np.arange(index.size)).ints
@@ -191,16 +191,16 @@ def test_pairs_are_found_in_the_grid_and_beyond_it() -> None:
 @pytest.mark.parametrize(
     ("window", "end"), [(tumbling("3ms"), 3_000), (session_window("3ms"), 4_000)]
 )
-def test_a_window_is_given_again_when_late_rows_have_changed_it(window: Window, end: int) -> None:
+def test_a_window_is_emitted_again_when_late_rows_have_changed_it(window: Window, end: int) -> None:
     plan = WindowPlan(SCHEMA, ["k"], {"n": ps.count()}, window, "at", lateness_ms=4, emit="close")
     early, later = (dict.fromkeys(SCHEMA.names) | {"k": "a", "at": when(ms)} for ms in (0, 1))
     epochs = [Epoch([[early]], 0), Epoch([[]], 5), Epoch([[later]], 6), Epoch([[]], 6)]
     outcome = run(plan, [*epochs, Epoch([[early]], 9)])
-    found = [
+    out = [
         [(micros(row["window_start"]), micros(row["window_end"]), row["n"]) for row in rows]
         for rows in outcome.rows
     ]
-    assert found == [[], [(0, 3_000, 1)], [(0, end, 2)], [], []]
+    assert out == [[], [(0, 3_000, 1)], [(0, end, 2)], [], []]
     assert [len(late) for late in outcome.late] == [0, 0, 0, 0, 1]
 
 
@@ -228,35 +228,35 @@ def test_windows_of_windows() -> None:
         {"k": k, "window_start": when(s * 1000), "window_end": when(s * 1000 + 1000), "n": s}
         for k, s in [("a", 2), ("b", 3), ("a", 12)]
     ]
-    found = run(second, [Epoch([rows], final=True)]).all
-    assert sorted((row["most"], micros(row["from"]) // 10**6) for row in found) == [
+    out = run(second, [Epoch([rows], final=True)]).all
+    assert sorted((row["most"], micros(row["from"]) // 10**6) for row in out) == [
         (3, 2),
         (12, 12),
     ]
 
 
 @pytest.mark.parametrize(
-    ("given", "complaint"),
+    ("options", "complaint"),
     [
-        ({"keys": ["window_start"]}, "window_start: windows give columns"),
-        ({"aggregates": {"window_end": ps.count()}}, "window_end: windows give columns"),
+        ({"keys": ["window_start"]}, "name window_start is reserved"),
+        ({"aggregates": {"window_end": ps.count()}}, "name window_end is reserved"),
         ({"keys": ["nix"]}, "'nix' of the key is not among"),
-        ({"aggregates": {"k": ps.count()}}, "is a key column and an aggregate"),
+        ({"aggregates": {"k": ps.count()}}, "is both a key column and an aggregate"),
         ({"on": "v"}, "is of type int64"),
-        ({"emit": "never"}, "emit='never' is not known"),
-        ({"lateness_ms": -1}, "a lateness of -1 ms"),
-        ({"schema": SCHEMA.append(pa.field("_change", pa.int8()))}, "stream of changes"),
+        ({"emit": "never"}, "unknown emit 'never'"),
+        ({"lateness_ms": -1}, "lateness is -1 ms"),
+        ({"schema": SCHEMA.append(pa.field("_change", pa.int8()))}, "change stream"),
     ],
 )
-def test_what_cannot_work_is_refused_with_advice(given: dict[str, Any], complaint: str) -> None:
-    schema = given.pop("schema", SCHEMA.append(pa.field("window_start", UTC_TYPE)))
-    keys, on = given.pop("keys", ["k"]), given.pop("on", "at")
-    aggregates = given.pop("aggregates", {"n": ps.count()})
+def test_what_cannot_work_is_refused_with_advice(options: dict[str, Any], complaint: str) -> None:
+    schema = options.pop("schema", SCHEMA.append(pa.field("window_start", UTC_TYPE)))
+    keys, on = options.pop("keys", ["k"]), options.pop("on", "at")
+    aggregates = options.pop("aggregates", {"n": ps.count()})
     with pytest.raises(FlowError, match=f"{complaint}.*What to do"):
-        WindowPlan(schema, keys, aggregates, tumbling("1s"), on, **given)
+        WindowPlan(schema, keys, aggregates, tumbling("1s"), on, **options)
 
 
 def test_a_kind_of_channel_that_is_unknown_is_refused() -> None:
     plan = WindowPlan(SCHEMA, ["k"], {"n": ps.count()}, tumbling("1s"), "at")
-    with pytest.raises(ProtocolError, match="cannot take"):
+    with pytest.raises(ProtocolError, match="does not accept"):
         plan.operator(8, "step", "fail").apply("letters", [])

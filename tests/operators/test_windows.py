@@ -1,4 +1,4 @@
-"""Which windows a time is in, against the definition."""
+"""The windows of a time, compared with the definition."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_windows_are_made_of_durations() -> None:
         (lambda: hopping("1s", "2s"), "leave out the rows between them"),
         (lambda: session_window("0.0001 ms"), "cannot be 0 s"),
         (lambda: tumbling("soon"), "is not a duration"),
-        (lambda: tumbling(1e14), "too long a duration"),
+        (lambda: tumbling(1e14), "is too long"),
     ],
 )
 def test_impossible_windows_are_refused_with_advice(make: Any, complaint: str) -> None:
@@ -156,12 +156,12 @@ def test_the_bounds_are_of_the_type_of_the_event_time() -> None:
         (tumbling("1s"), "n", 0, "is of type int64"),
         (tumbling("1s"), None, 0, "needs a column of event times"),
         (tumbling("250ms"), "at", 0, "finer than the event time"),
-        (tumbling("1s"), "at", -1, "a lateness of -1 ms"),
-        (tumbling("1s", clock="processing"), "at", 0, "has no event time"),
+        (tumbling("1s"), "at", -1, "lateness is -1 ms"),
+        (tumbling("1s", clock="processing"), "at", 0, "takes no event time"),
         (tumbling("1s", clock="processing"), None, 5, "no lateness"),
     ],
 )
-def test_what_does_not_go_together_is_refused(
+def test_options_that_do_not_fit_together_are_refused(
     window: Window, on: str | None, lateness: int, complaint: str
 ) -> None:
     schema = pa.schema([("at", pa.timestamp("s", "UTC")), ("n", pa.int64())])

@@ -1,7 +1,7 @@
-"""Takes a step through epochs as couriers and hosts do, with mishaps on the way.
+"""Runs of a step through epochs, as couriers and hosts do it, with mishaps on the way.
 
-A trial is data: epochs of channels of rows, each epoch with what goes wrong in it. Whatever that is,
-the answers must be the same.
+A trial is data: epochs with channels of rows, and a mishap for each epoch. The answers must be the same
+whatever the mishap.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MISHAPS: list[Mishap] = ["", "rollback", "failure", "exported", "deltas", "evict
 
 @dataclass
 class Epoch:
-    """Rows of each channel, the watermark, and what goes wrong."""
+    """Rows of each channel, the times, and a mishap."""
 
     channels: list[list[Any]]
     watermark_ms: int | None = None
@@ -39,7 +39,7 @@ class Epoch:
 
 @dataclass
 class Outcome:
-    """What came out, epoch by epoch."""
+    """The output of a run, epoch by epoch."""
 
     rows: list[list[Row]] = field(default_factory=list)
     late: list[list[Row]] = field(default_factory=list)
@@ -67,9 +67,9 @@ def run(
 ) -> Outcome:
     """Run all epochs; rows of a channel come in batches of `cut` rows.
 
-    With `raw`, every other channel brings all rows as they are, whatever the plan's sender would do.
-    With `two_stage`, all channels, or all others, are of two stages. Without `combines`, those
-    that are not bring a record of each row.
+    With `raw`, every second channel brings plain rows, whatever the plan's sender would do. `two_stage` is
+    used for all channels, for every second one ("some"), or for none. Without `combines`, the other channels
+    bring one record per row.
     """
     operator, outcome = plan.operator(8, "step", "fail"), Outcome()
     deltas: list[pa.Table] = []
@@ -101,7 +101,7 @@ def run(
 
 
 def net(rows: list[Row]) -> Counter[tuple[Any, ...]]:
-    """What a stream of changes comes to: how often each row is there."""
+    """The net result of a change stream: how often each row is there."""
     counts: Counter[tuple[Any, ...]] = Counter()
     for row in rows:
         rest = tuple(
@@ -113,7 +113,7 @@ def net(rows: list[Row]) -> Counter[tuple[Any, ...]]:
 
 
 def bag(rows: list[Row]) -> Counter[tuple[Any, ...]]:
-    """Rows regardless of their order."""
+    """Rows as a multiset, without their order."""
     return Counter(
         tuple((name, _plain(value)) for name, value in sorted(row.items())) for row in rows
     )

@@ -1,4 +1,4 @@
-"""Windows as a few lines of Python would keep them: what steps with windows must give."""
+"""A model of steps with windows, in a few lines of Python."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ Place = tuple[Any, ...]
 
 @dataclass
 class Held:
-    """A window that takes rows."""
+    """An open window."""
 
     rows: list[Row] = field(default_factory=list)
-    given: bool = False
+    emitted: bool = False
     changed: bool = False
 
 
 @dataclass
-class Given:
-    """A row that a step gives: its window, and the input rows that are in it."""
+class Emitted:
+    """An output row: its window, and the input rows in that window."""
 
     place: Place
     rows: list[Row]
 
 
 def places_of(window: Window, key: Place, time: int) -> list[Place]:
-    """The windows of a time, by their definition."""
+    """The windows of a time (microseconds), by their definition."""
     first = (time - window.size_us - window.offset_us) // window.every_us
     last = (time - window.offset_us) // window.every_us
     starts = [window.offset_us + k * window.every_us for k in range(first, last + 2)]
@@ -40,7 +40,7 @@ def places_of(window: Window, key: Place, time: int) -> list[Place]:
 
 
 class Model:
-    """Takes epochs of rows; `run` gives what comes out of each, and the rows that were late."""
+    """The model. `run` returns the output of an epoch, and its late rows."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Model:
         self.lateness_us, self.emit = lateness_ms * 1000, emit
         self.held: dict[Place, Held] = {}
 
-    def run(self, epoch: Epoch) -> tuple[list[Given], list[Row]]:
+    def run(self, epoch: Epoch) -> tuple[list[Emitted], list[Row]]:
         now = epoch.watermark_ms if self.window.clock == "event" else epoch.now_ms
         now_us = None if now is None else now * 1000
         out = [] if epoch.final else self._closed(now_us)
@@ -62,10 +62,10 @@ class Model:
         late = [row for row in rows if not self._take(row, epoch, now_us)]
         for place, held in self.held.items():
             ended = now_us is not None and place[-1] <= now_us
-            gives = held.changed if self.emit != "close" else held.changed and ended
-            if gives and not (epoch.final and self.emit == "close"):
-                out.append(Given(place, list(held.rows)))
-                held.given, held.changed = True, False
+            emits = held.changed if self.emit != "close" else held.changed and ended
+            if emits and not (epoch.final and self.emit == "close"):
+                out.append(Emitted(place, list(held.rows)))
+                held.emitted, held.changed = True, False
         if epoch.final:
             out += self._closed(1 << 62)
         for held in self.held.values():
@@ -89,21 +89,21 @@ class Model:
     def _held(self, place: Place) -> Held:
         return self.held.setdefault(place, Held())
 
-    def _closed(self, now_us: int | None) -> list[Given]:
+    def _closed(self, now_us: int | None) -> list[Emitted]:
         out = []
         for place, held in list(self.held.items()):
             if now_us is None or place[-1] > now_us:
                 continue
-            if self.emit == "close" and (not held.given or held.changed):
-                out.append(Given(place, list(held.rows)))
-                held.given, held.changed = True, False
+            if self.emit == "close" and (not held.emitted or held.changed):
+                out.append(Emitted(place, list(held.rows)))
+                held.emitted, held.changed = True, False
             if place[-1] + self.lateness_us <= now_us:
                 del self.held[place]
         return out
 
 
 class SessionModel(Model):
-    """Sessions of each key: a row's own window, merged with those that it overlaps."""
+    """The model of sessions: a row's own window, merged with the windows that it overlaps."""
 
     def _places(self, key: Place, time: int) -> list[Place]:
         return [(*key, time, time + self.window.size_us)]
@@ -118,5 +118,5 @@ class SessionModel(Model):
 
 
 def overlap(one: Place, other: Place) -> bool:
-    """Whether two windows are of the same key and share some time."""
+    """Whether two windows have the same key and overlap."""
     return one[:-2] == other[:-2] and one[-2] < other[-1] and other[-2] < one[-1]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import penstock.operators.aggregate.aggregates as ps
 from penstock.operators.window.plan import WindowPlan
 from tests.operators.trials import MISHAPS, Epoch, Outcome, Row, run
-from tests.operators.window_model import Given, Model, Place
+from tests.operators.window_model import Emitted, Model, Place
 
 UTC_TYPE = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema(
@@ -45,7 +45,7 @@ def by_day(row: Row, epoch: Epoch) -> int:
 
 
 def rows_near(ms: int) -> st.SearchStrategy[Row]:
-    """Rows whose times are around this one."""
+    """Rows with times around `ms`, in milliseconds."""
     return st.fixed_dictionaries(
         {
             "k": st.sampled_from("ab"),
@@ -59,7 +59,7 @@ def rows_near(ms: int) -> st.SearchStrategy[Row]:
 
 @st.composite
 def epochs_of(draw: st.DrawFn) -> list[Epoch]:
-    """Epochs whose clocks go on; the last one may be final."""
+    """Epochs with rising clocks; the last one may be final."""
     epochs, watermark, now = [], None, draw(st.integers(0, 20))
     for _ in range(draw(st.integers(1, 5))):
         step = draw(st.integers(0, 12) | st.none())
@@ -87,8 +87,8 @@ def results(rows: list[Row]) -> Place:
     )
 
 
-def wanted(given: list[Given]) -> Counter[Place]:
-    return Counter((*g.place, *results(g.rows)) for g in given)
+def wanted(rows: list[Emitted]) -> Counter[Place]:
+    return Counter((*g.place, *results(g.rows)) for g in rows)
 
 
 def got(rows: list[Row], keys: list[str]) -> Counter[Place]:
@@ -104,8 +104,8 @@ def got(rows: list[Row], keys: list[str]) -> Counter[Place]:
 
 
 def got_changes(rows: list[Row], keys: list[str]) -> Counter[Place]:
-    """Rows with whether each was put in or taken back."""
-    return Counter((*found, row["_change"]) for row in rows for found in got([row], keys))
+    """Rows with their `_change`: 1 if put in, -1 if taken back."""
+    return Counter((*values, row["_change"]) for row in rows for values in got([row], keys))
 
 
 def key_of(rows: list[Row]) -> Counter[Place]:
@@ -113,7 +113,7 @@ def key_of(rows: list[Row]) -> Counter[Place]:
 
 
 def follow(plan: WindowPlan, model: Model, epochs: list[Epoch], keys: list[str]) -> Outcome:
-    """Run epochs through the step and the model, which have the same rows, and the same late ones."""
+    """Run epochs through the step and the model, and check that output and late rows are the same."""
     outcome = run(plan, epochs)
     for number, epoch in enumerate(epochs):
         out, late = model.run(epoch)

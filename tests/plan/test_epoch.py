@@ -1,4 +1,4 @@
-"""The plan of an epoch, as text that couriers read."""
+"""The plan of an epoch, and its text form for couriers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def plan_of(**options: object) -> EpochPlan:
 
 
 @pytest.mark.parametrize("options", [{}, {"watched": (2, 5), "two_stage": True}])
-def test_text_tells_all(options: dict[str, object]) -> None:
+def test_a_plan_survives_encoding(options: dict[str, object]) -> None:
     plan = plan_of(**options)
     copy = codec.decode(codec.text(plan), EpochPlan)
     assert copy.steps[0].routes.owner.tolist() == [0, 0, 0, 1, 1, 1]
@@ -33,7 +33,7 @@ def test_text_tells_all(options: dict[str, object]) -> None:
     assert codec.text(copy) == codec.text(plan)
 
 
-def test_a_plan_is_small_and_lacks_nothing() -> None:
+def test_a_plan_is_small_and_complete() -> None:
     text = codec.text(plan_of())
     assert len(text) < 500, "it goes to every task as a Spark property"
     facts = json.loads(text)
@@ -42,11 +42,11 @@ def test_a_plan_is_small_and_lacks_nothing() -> None:
         codec.decode(json.dumps(facts), EpochPlan)
     assert "the same release" in refused.value.hint
     del facts["steps"], facts["run"]
-    with pytest.raises(ProtocolError, match="this is no EpochPlan"):
+    with pytest.raises(ProtocolError, match="not a valid EpochPlan"):
         codec.decode(json.dumps(facts), EpochPlan)
 
 
-def test_an_epoch_tells_what_goes_to_functions() -> None:
+def test_a_plan_contains_offloads() -> None:
     offload = Offload(np.array([0.0, 0.25, 0.6, 0.75, 0.999, 1.0]), workers=12, deadline_ms=700)
     some = Offload(np.array([0.5]), workers=3, deadline_ms=100)
     plan = replace(plan_of(offload=offload), reach="local", map_offloads=(("map-1", some),))
@@ -56,11 +56,11 @@ def test_an_epoch_tells_what_goes_to_functions() -> None:
     assert got.shares.tolist() == offload.shares.tolist()
     assert (got.workers, got.deadline_ms) == (12, 700)
     assert copy.reach == "local"
-    assert [(name, told.workers) for name, told in copy.map_offloads] == [("map-1", 3)]
+    assert [(name, offload.workers) for name, offload in copy.map_offloads] == [("map-1", 3)]
     assert codec.text(copy) == codec.text(plan)
 
 
-def test_an_epoch_without_functions_says_nothing_of_them() -> None:
+def test_a_plan_without_functions_has_no_offloads() -> None:
     copy = codec.decode(codec.text(plan_of()), EpochPlan)
     assert (copy.reach, copy.map_offloads, copy.steps[0].offload) == (None, (), None)
 
@@ -69,6 +69,8 @@ def test_an_epoch_without_functions_says_nothing_of_them() -> None:
     ("shares", "functions", "deadline_ms"),
     [([0.5, 1.1], 1, 1), ([-0.1], 1, 1), ([float("nan")], 1, 1), ([0.5], 0, 1), ([0.5], 1, 0)],
 )
-def test_what_cannot_be_offloaded(shares: list[float], functions: int, deadline_ms: int) -> None:
-    with pytest.raises(ProtocolError, match="cannot be offloaded"):
+def test_invalid_offloads_are_rejected(
+    shares: list[float], functions: int, deadline_ms: int
+) -> None:
+    with pytest.raises(ProtocolError, match="cannot offload shares"):
         Offload(np.array(shares), functions, deadline_ms)

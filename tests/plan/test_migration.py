@@ -1,4 +1,4 @@
-"""The ways to migrate, by name."""
+"""Migrations, parsed from their names."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_there_and_back(migration: Migration) -> None:
         "all_at_once(2)",
     ],
 )  # fmt: skip
-def test_what_is_refused(text: str) -> None:
+def test_what_is_rejected(text: str) -> None:
     with pytest.raises(SettingError) as refused:
         Migration.parse(text)
     assert repr(text) in str(refused.value)
@@ -67,6 +67,6 @@ def test_what_is_refused(text: str) -> None:
         ("lazy", None, float("inf")), ("lazy", None, -1.0),
     ],
 )  # fmt: skip
-def test_parts_that_do_not_go_together(wrong: tuple[Any, ...]) -> None:
+def test_invalid_combinations(wrong: tuple[Any, ...]) -> None:
     with pytest.raises(SettingError):
         Migration(*wrong)

@@ -1,4 +1,4 @@
-"""Slots as text, and back."""
+"""Conversion of slots to text and back."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def test_there_and_back(slots: set[int]) -> None:
         ("", ()),
     ],
 )
-def test_what_people_type(text: str, slots: tuple[int, ...]) -> None:
+def test_slots_as_users_type_them(text: str, slots: tuple[int, ...]) -> None:
     assert slots_from_text(text, slots=64) == slots
 
 
 @pytest.mark.parametrize(
     "text", ["x", "3-1", "1-", "-1", "1,,2", ",", "1.5", "1 2", "64", "0-99999999999"]
 )
-def test_what_is_refused(text: str) -> None:
+def test_what_is_rejected(text: str) -> None:
     with pytest.raises(SettingError) as refused:
         slots_from_text(text, slots=64)
     assert refused.value.hint

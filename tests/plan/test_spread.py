@@ -1,4 +1,4 @@
-"""Sharing slots out: equal, and with the fewest moves."""
+"""Distribution of slots: equal counts, with the fewest moves."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ HOSTS = st.lists(st.integers(0, 9), min_size=1, max_size=8, unique=True).map(np.
 
 
 def counts(place: Any, hosts: Any) -> list[int]:
-    found = Counter(place.tolist())
-    assert set(found) <= set(hosts.tolist()), "every slot is on one of the hosts"
-    return [found[host] for host in hosts.tolist()]
+    slots = Counter(place.tolist())
+    assert set(slots) <= set(hosts.tolist()), "a slot is on none of the hosts"
+    return [slots[host] for host in hosts.tolist()]
 
 
 @given(PLACES, HOSTS)
@@ -26,7 +26,7 @@ def test_balanced_is_equal_with_the_fewest_moves(place: Any, hosts: Any) -> None
     result = balanced(place, hosts)
     assert max(counts(result, hosts)) - min(counts(result, hosts)) <= 1
 
-    # No equal sharing keeps more slots where they are: the hosts with most keep the larger shares.
+    # No equal distribution keeps more slots in place: the hosts with most slots keep the larger shares.
     before = sorted((int(np.sum(place == host)) for host in hosts), reverse=True)
     share, more = divmod(len(place), len(hosts))
     kept = sum(min(n, share + (rank < more)) for rank, n in enumerate(before))
@@ -34,7 +34,7 @@ def test_balanced_is_equal_with_the_fewest_moves(place: Any, hosts: Any) -> None
 
 
 @given(PLACES, HOSTS)
-def test_balanced_moves_from_the_surplus_to_the_lack_only(place: Any, hosts: Any) -> None:
+def test_balanced_moves_only_from_full_hosts_to_others(place: Any, hosts: Any) -> None:
     result = balanced(place, hosts)
     moved = result != place
     assert not set(place[moved].tolist()) & set(result[moved].tolist())
@@ -42,7 +42,9 @@ def test_balanced_moves_from_the_surplus_to_the_lack_only(place: Any, hosts: Any
 
 
 @given(PLACES, HOSTS)
-def test_adopted_moves_orphans_only_to_who_has_least(place: Any, hosts: Any) -> None:
+def test_adopted_moves_only_orphans_to_the_hosts_with_the_fewest_slots(
+    place: Any, hosts: Any
+) -> None:
     result = adopted(place, hosts)
     assert np.array_equal(result[place >= 0], place[place >= 0])
     assert not np.any(result < 0)

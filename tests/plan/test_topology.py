@@ -1,4 +1,4 @@
-"""Where slots live: what each request and each death leads to."""
+"""Effects of requests and host deaths on the topology of slots."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def owners(topology: Topology) -> list[str | None]:
     return [None if n < 0 else routes.hosts[n] for n in routes.owner.tolist()]
 
 
-def test_a_start_gives_every_slot_to_its_host_from_the_store() -> None:
+def test_at_a_start_every_slot_moves_to_its_host_from_the_store() -> None:
     topology = Topology(STEP, 4, [A, B])
     assert (topology.homeless, topology.pending) == (4, 4)
     assert topology.advance(-1, [A, B], LAZY) == [
@@ -40,7 +40,7 @@ def test_a_start_gives_every_slot_to_its_host_from_the_store() -> None:
     assert topology.advance(-1, [A, B], LAZY) == []
 
 
-def test_a_start_without_any_host_has_to_wait() -> None:
+def test_a_start_without_hosts_waits() -> None:
     topology = Topology(STEP, 4, [A, B])
     assert topology.advance(-1, [], LAZY) == []
     assert topology.homeless == 4
@@ -101,7 +101,7 @@ def test_scaling_in_asks_the_leaving_host_only_for_whole_slots(
     assert topology.hosts == [A]
 
 
-def test_a_leaving_host_stays_until_its_last_slot_has_gone() -> None:
+def test_a_leaving_host_stays_until_its_last_slot_has_moved() -> None:
     topology = started(A, B)
     topology.scale([A])
     for version in range(3):
@@ -119,7 +119,7 @@ def test_a_leaving_host_that_dies_is_retired_too() -> None:
     assert topology.advance(1, [A], FLUID) == [Handover(STEP, (3, 4, 5), None, A, "host lost")]
 
 
-def test_a_second_scaling_goes_on_from_where_slots_are() -> None:
+def test_a_second_scaling_starts_from_where_slots_are() -> None:
     topology = started(A, B)
     topology.scale([A, B, C])
     topology.scale([A, B])
@@ -127,7 +127,7 @@ def test_a_second_scaling_goes_on_from_where_slots_are() -> None:
     assert topology.retired() == [C]
 
 
-def test_a_scaling_leaves_what_has_not_moved_yet_where_it_is() -> None:
+def test_a_scaling_keeps_slots_that_have_not_moved_yet() -> None:
     topology = started(A, B, C)
     topology.move(range(6), C)
     topology.scale([A, B, C])
@@ -135,7 +135,7 @@ def test_a_scaling_leaves_what_has_not_moved_yet_where_it_is() -> None:
     assert owners(topology) == [A, A, B, B, C, C]
 
 
-def test_lost_slots_are_spread_and_come_back() -> None:
+def test_lost_slots_are_spread_and_return() -> None:
     topology = started(A, B, C)
     topology.lost(C)
     assert topology.homeless == 2
@@ -184,7 +184,7 @@ def test_a_host_that_is_not_ready_is_not_asked() -> None:
     assert topology.homeless == 2
 
 
-def test_a_failed_epoch_gets_no_second_batch() -> None:
+def test_a_failed_epoch_moves_no_second_batch() -> None:
     topology = started(A, B)
     topology.move([0, 1], B)
     assert len(topology.advance(1, [A, B], FLUID)) == 1
@@ -192,7 +192,7 @@ def test_a_failed_epoch_gets_no_second_batch() -> None:
     assert len(topology.advance(2, [A, B], FLUID)) == 1
 
 
-def test_what_cannot_be_asked_for() -> None:
+def test_invalid_requests_are_rejected() -> None:
     topology = started(A, B)
     with pytest.raises(SettingError, match="no host 'sum/2'"):
         topology.move([0], C)
@@ -215,7 +215,7 @@ def restarted(topology: Topology, *hosts: HostId) -> Topology:
     )
 
 
-def test_a_restart_keeps_what_was_chosen() -> None:
+def test_a_restart_keeps_the_homes() -> None:
     topology = started(A, B)
     topology.move(range(6), A)
     topology.advance(3, [A, B], LAZY)
@@ -226,7 +226,7 @@ def test_a_restart_keeps_what_was_chosen() -> None:
     assert again.placements[-1] == Placement((), B, -1, "start", None, home=B)
 
 
-def test_a_restart_brings_slots_home() -> None:
+def test_a_restart_moves_slots_home() -> None:
     topology = started(A, B)
     topology.lost(B)
     topology.advance(3, [A], LAZY)
@@ -238,7 +238,7 @@ def test_a_restart_brings_slots_home() -> None:
     assert [p.since for p in again.placements] == [-1, 3]
 
 
-def test_a_restart_with_fewer_hosts_moves_only_what_has_to() -> None:
+def test_a_restart_with_fewer_hosts_moves_only_orphans() -> None:
     topology = started(A, B, C)
     topology.move([0], B)
     topology.advance(1, [A, B, C], LAZY)
@@ -273,7 +273,7 @@ def test_a_checkpoint_with_another_number_of_slots() -> None:
         Topology(STEP, 8, [A, B], started(A, B).routes)
 
 
-def test_placements_tell_how_slots_came() -> None:
+def test_placements_record_how_slots_moved() -> None:
     topology = started(A, B, C)
     topology.move([0], B)
     topology.advance(4, [A, B, C], LAZY)

@@ -1,4 +1,4 @@
-"""What holds for a topology whatever is asked of it and whoever dies, in any order."""
+"""Invariants of a topology under any sequence of requests and host deaths."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def restarted(topology: Topology, hosts: list[HostId]) -> Topology:
 
 
 class Life(RuleBasedStateMachine):
-    """A step's life, followed by a plain list of who owns what: only handovers and deaths change it."""
+    """A step's life, tracked by a plain list of owners that only handovers and deaths change."""
 
     @initialize(slots=SLOTS, hosts=CHOSEN)
     def begin(self, slots: int, hosts: list[HostId]) -> None:
@@ -137,12 +137,12 @@ class Life(RuleBasedStateMachine):
         assert not set(topology.retired()) & {*self.followed, *topology.hosts}
         routes = topology.routes
         assert set(routes.hosts) == set(self.followed) - {None}
-        told = {s: p.host for p in topology.placements for s in p.slots}
-        assert told == {s: owner for s, owner in enumerate(self.followed) if owner is not None}
+        placed = {s: p.host for p in topology.placements for s in p.slots}
+        assert placed == {s: owner for s, owner in enumerate(self.followed) if owner is not None}
         assert stored_placements(topology.placements_json()) == topology.placements
 
     def teardown(self) -> None:
-        """Once everybody is ready and nothing more is asked, all slots get home."""
+        """Check that all slots reach their homes once all hosts are ready and there are no more requests."""
         if not hasattr(self, "topology"):
             return
         topology = self.topology

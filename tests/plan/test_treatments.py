@@ -1,4 +1,4 @@
-"""What treatments ask of a topology: hosts come and go, and only the named slots move."""
+"""Treatments of a topology: hosts are added and removed, and only the named slots move."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def test_treatments_of_one_decision_follow_each_other() -> None:
 
 def test_no_slot_may_stay_on_a_host_that_leaves() -> None:
     topology = started(A, B)
-    with pytest.raises(SettingError, match="slot 4 would be on a host that leaves"):
+    with pytest.raises(SettingError, match="slot 4 would stay on a host that leaves"):
         topology.treat([A], [((3,), A)])
     assert (topology.hosts, topology.pending) == ([A, B], 0)
 
 
-def test_what_is_pending_can_be_given_up() -> None:
+def test_pending_moves_can_be_dropped() -> None:
     topology = started(A, B)
     topology.treat([A, B, C], [((0, 1, 2), C), ((5,), A)])
     topology.advance(0, [A, B], LAZY)
@@ -68,7 +68,7 @@ def test_a_host_that_died_while_slots_were_on_their_way_keeps_its_home() -> None
     assert topology.homeless == 0
 
 
-def test_a_host_that_will_be_gone_gives_all_it_has_to_others_until_the_next_one_is_there() -> None:
+def test_a_replaced_host_hands_its_slots_to_others_until_its_replacement_is_ready() -> None:
     topology = started(A, B)
     topology.replace(A, C)
     assert topology.hosts == [C, B]
@@ -79,7 +79,7 @@ def test_a_host_that_will_be_gone_gives_all_it_has_to_others_until_the_next_one_
     assert (owners(topology), topology.pending) == ([C, C, C, B, B, B], 0)
 
 
-def test_a_host_that_will_be_gone_keeps_its_slots_while_there_is_no_other() -> None:
+def test_a_replaced_host_keeps_its_slots_while_there_is_no_other() -> None:
     topology = started(A)
     topology.replace(A, C)
     assert topology.advance(0, [A], LAZY) == []
@@ -88,7 +88,7 @@ def test_a_host_that_will_be_gone_keeps_its_slots_while_there_is_no_other() -> N
     assert (owners(topology), topology.retired()) == ([C] * 6, [A])
 
 
-def test_what_was_on_its_way_to_a_host_that_will_be_gone_goes_to_the_next_one() -> None:
+def test_slots_on_their_way_to_a_replaced_host_go_to_its_replacement() -> None:
     topology = started(A, B)
     topology.move([0], B)
     topology.replace(B, C)

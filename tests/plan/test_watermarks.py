@@ -1,4 +1,4 @@
-"""Watermarks: no row is late by another partition's haste, none holds up for ever what is idle."""
+"""Watermarks: a fast partition makes no row of another late, and an idle one does not hold others back."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def test_all_idle_leaves_the_watermark_where_it_is() -> None:
     assert step_watermarks((("s", (0,)),), (FREE,), {"s": None}) == {"s": None}
 
 
-def test_time_in_which_the_query_was_down_is_not_idle_time() -> None:
+def test_downtime_of_the_query_is_not_idle_time() -> None:
     known = advance((TOPIC,), {}, [(0, "a", 500), (0, "b", 50)], now_ms=0)
     assert bound(TOPIC, known, now_ms=10_050, started_ms=10_000) == 40
     assert bound(TOPIC, known, now_ms=10_100, started_ms=10_000) is FREE
 
 
-def test_an_input_that_brought_nothing_holds_a_join_back_until_it_is_idle() -> None:
+def test_an_input_without_rows_holds_a_join_back_until_it_is_idle() -> None:
     sources = (TOPIC, TOPIC)
     known = advance(sources, {}, [(0, "a", 500)], now_ms=90)
     graph = (("join", (0, 1)),)
@@ -79,34 +79,34 @@ def test_an_input_that_brought_nothing_holds_a_join_back_until_it_is_idle() -> N
     assert step_watermarks(graph, later, {"join": None}) == {"join": 490}
 
 
-def test_an_input_without_event_time_is_passed_over() -> None:
+def test_an_input_without_event_time_is_ignored() -> None:
     sources = (WHOLE, None)
     known = advance(sources, {}, [(0, "", 500), (1, "", 7)], now_ms=0)
     assert set(known) == {(0, "")}
     bounds = source_watermarks(sources, known, 0, 0)
     graph = (("count", (1,)), ("join", (0, 1)), ("both", (0, "count")), ("next", ("count",)))
     before: dict[str, int | None] = dict.fromkeys(["count", "join", "both", "next"])
-    found = step_watermarks(graph, bounds, before)
-    assert found == {"count": None, "join": 490, "both": 490, "next": None}
+    watermarks = step_watermarks(graph, bounds, before)
+    assert watermarks == {"count": None, "join": 490, "both": 490, "next": None}
 
 
 def test_a_step_lags_the_step_it_reads_by_one_epoch() -> None:
     graph = (("a", (0,)), ("b", ("a",)), ("c", ("b", 0)))
     marks: dict[str, int | None] = {"a": None, "b": None, "c": None}
-    told = []
+    history = []
     for ahead in (10, 20, 30):
         marks = step_watermarks(graph, (ahead,), marks)
-        told.append(tuple(marks.values()))
-    assert told == [(10, None, None), (20, 10, None), (30, 20, 10)]
+        history.append(tuple(marks.values()))
+    assert history == [(10, None, None), (20, 10, None), (30, 20, 10)]
 
 
-def test_idleness_is_passed_on_through_steps() -> None:
+def test_idleness_propagates_through_steps() -> None:
     graph = (("a", (0,)), ("join", ("a", 1)))
     assert step_watermarks(graph, (FREE, 90), {"a": 10, "join": 10}) == {"a": 10, "join": 90}
     assert step_watermarks(graph, (None, 90), {"a": 10, "join": 10}) == {"a": 10, "join": 10}
 
 
-def test_partitions_that_the_flow_has_no_more_are_forgotten() -> None:
+def test_partitions_that_the_flow_no_longer_has_are_dropped() -> None:
     known = {(0, ""): Partition(1, 0), (0, "p"): Partition(2, 0), (1, ""): Partition(3, 0)}
     assert set(advance((TOPIC,), known, [], 0)) == {(0, "p")}
     assert set(advance((WHOLE,), known, [], 0)) == {(0, "")}
@@ -132,7 +132,8 @@ def graphs(draw: st.DrawFn, inputs: int) -> Any:
 @settings(max_examples=200)
 @given(st.data())
 def test_laws(data: st.DataObject) -> None:
-    """Never back; never ahead of a partition that is not idle; at last as far as what comes."""
+    """A watermark never goes back, is never ahead of an active partition, and finally reaches the newest
+    rows."""
     sources = data.draw(sources_of)
     graph = data.draw(graphs(len(sources)))
     event = st.tuples(

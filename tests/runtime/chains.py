@@ -1,4 +1,4 @@
-"""Random chains of operators whose output tells every change of order, and their items."""
+"""Random chains of operators whose output shows every change of order, and their items."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.runtime.record_operators import chunked, global_, keyed, stateless
 
 @dataclass(frozen=True)
 class Link:
-    """How to make one operator: again for each run, since operators keep state."""
+    """The definition of one operator, which is made again for each run, since operators keep state."""
 
     kind: str
     modulus: int
-    """Keys (and what is filtered) are values modulo this: 1 is the worst skew."""
+    """Divisor of which the remainders are the keys: 1 is the worst skew."""
     outputs: tuple[int, ...]
-    """So many records for a record, by its value."""
+    """Number of output records for an input record, indexed by its value modulo the length."""
     parts: int
 
     def make(self, name: str) -> ChainOperator:
@@ -32,7 +32,7 @@ class Link:
         return keyed(name, self._remember, lambda r: r % self.modulus, self.parts, lambda: [0])
 
     def _remember(self, record: int, state: list[int]) -> Sequence[int]:
-        """Mixes in all records before this one, so that any other order gives something else."""
+        """Mix in all records before this one, so that any other order has another output."""
         state[0] = (state[0] * 31 + record + 7) % 1_000_003
         return self._out(record, state[0])
 
@@ -42,7 +42,7 @@ class Link:
 
 
 class Flush(Mark):
-    """A mark that can be told from others."""
+    """A mark with a number."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -58,7 +58,7 @@ class Flush(Mark):
 
 
 class Telling:
-    """A keyed or global operator, which tells its pieces by part when a mark passes, and forgets."""
+    """A keyed or global operator that emits and resets its counts of pieces per part when a mark passes."""
 
     def __init__(self, inner: ChainOperator) -> None:
         self._inner = inner
@@ -67,12 +67,12 @@ class Telling:
         self._seen: list[int] = [0] * inner.parts
 
     def work(self, part: int, piece: Any) -> Any:
-        """Counts the pieces of each part."""
+        """Count the pieces of each part."""
         self._seen[part] += 1
         return self._inner.work(part, piece)
 
     def mark(self, mark: Any) -> Sequence[Any]:
-        """The counts."""
+        """Emit the counts as one number, and reset them."""
         seen, self._seen = self._seen, [0] * self.parts
         return [sum(count * 1000**part for part, count in enumerate(seen))]
 
@@ -94,7 +94,7 @@ def operators_of(chain: Sequence[Link], chunk: int | None) -> list[ChainOperator
 
 
 def items_of(records: Sequence[int], chunk: int | None, marks_every: int | None) -> list[Any]:
-    """Records or chunks of them, with a mark behind each so many."""
+    """Records, or chunks of them, with a mark after every `marks_every` items."""
     items: list[Any] = (
         list(records)
         if chunk is None

@@ -1,11 +1,11 @@
-"""Visits everything that the workers of a small case can do, in whatever order they take steps.
+"""A model checker: it visits all states that the workers of a small case can reach, in any order of steps.
 
-The state of a case is a value: what the shared objects hold, and where each worker stands (see
-`tests.runtime.world`). All states that any order of steps leads to are visited once, the nearest
-first, so a violation comes with a shortest interleaving.
+The state of a case is a value: the values of the shared objects, and the position of each worker (see
+`tests.runtime.world`). Each reachable state is visited once, the nearest first, so a violation comes
+with a shortest interleaving.
 
-Taken for granted: memory is sequentially consistent, which the interpreter's lock sees to, and each
-method of an atomic is one step, which its own tests show.
+Two things are assumed. Memory is sequentially consistent, which the interpreter's lock guarantees. Each
+method of an atomic is one step, which the tests of the atomics show.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from tests.runtime.world import Past, Ready, Task, World
 
 @dataclass(eq=False)
 class Stand:
-    """Where a worker stands: in which of its tasks, after which steps."""
+    """The position of a worker: its current task, and the steps that it has taken in it."""
 
     task: int
     past: Past
     step: Step | None
-    """The step that it is about to take; None: all its tasks are done."""
+    """The step that it is about to take; None if all its tasks are done."""
     ready: Ready | None = None
-    """For a worker that waits before it begins a task again: until when."""
+    """Condition on which it waits before it begins a task again."""
     after: dict[Hashable, Stand] = field(default_factory=dict)
-    """Where it stands next, by the answer to its step."""
+    """Its next position, by the answer to its step."""
 
 
 State = tuple[tuple[Any, ...], tuple[Stand, ...]]
-"""What the shared objects hold, and where the workers stand."""
+"""The values of the shared objects, and the positions of the workers."""
 
 
 class Violation(AssertionError):
-    """Something does not hold; `trace` is a shortest interleaving that shows it."""
+    """A violated condition; `trace` is a shortest interleaving that leads to it."""
 
     def __init__(self, what: str, trace: Sequence[str]) -> None:
         super().__init__("\n  ".join([what, *trace]))
@@ -47,39 +47,40 @@ class Violation(AssertionError):
 
 @dataclass(frozen=True)
 class Case:
-    """Workers that share objects of a world, and what must hold beyond what its gates check."""
+    """Workers that share objects of a world, and conditions beyond those that its gates check."""
 
     workers: Sequence[Sequence[Task]]
     """The tasks of each worker."""
     at_rest: Callable[[list[int]], None] = lambda done: None
-    """Raises an AssertionError for what should not be while no worker is within a task.
+    """Check that is called while no worker is within a task, and raises AssertionError on a violation.
 
-    Given how many of its tasks each worker has done.
+    Its argument is the number of finished tasks of each worker.
     """
     servants: int = 0
-    """So many of the last workers may wait when all others have finished."""
+    """Number of workers, at the end of the list, that may still wait when all others have finished."""
 
 
 @dataclass(frozen=True)
 class Explored:
-    """What was gone through without a violation."""
+    """Size of a case that was explored without a violation."""
 
     states: int
     interleavings: int
-    """In how many orders the steps can be taken, from the start to the end of all workers."""
+    """Number of orders in which the steps can be taken, from the start to the end of all workers."""
     longest: int
-    """The most steps that a task takes in any interleaving."""
+    """Highest number of steps of a task in any interleaving."""
     alone: int
-    """The most steps that a worker needs to the end of its task while all others are paused,
-    wherever they are. That there is such a number means that none ever waits for another."""
+    """Highest number of steps that a worker needs to finish its task while all others are paused anywhere.
+    That it is finite means that no worker ever waits for another."""
 
 
 Make = Callable[[World], Case]
-"""Makes a case in a world."""
+"""Function that creates a case in a world."""
 
 
 def explore(make: Make, most: int = 1_000_000) -> Explored:
-    """Visit all states of a case. Raises `Violation`; a case with too many states is an error."""
+    """Visit all states of a case. Raises `Violation`, or AssertionError if there are more than `most`
+    states."""
     gc.disable()  # many small values, and none is garbage
     try:
         return _Exploration(make, most).run()
@@ -104,9 +105,9 @@ class _Exploration:
         self._states: list[State] = [start]
         self._numbers: dict[State, int] = {start: 0}
         self._came: list[tuple[int, int]] = [(0, 0)]
-        """For each state, from which it was first reached and by whose step."""
+        """For each state, the state from which it was first reached, and the worker that took the step."""
         self._next: list[list[tuple[int, int]]] = []
-        """For each state, who can take a step, and to which state it leads."""
+        """For each state, the workers that can take a step, and the states to which these lead."""
 
     def run(self) -> Explored:
         for number, state in enumerate(self._states):  # grows as it goes
@@ -123,7 +124,7 @@ class _Exploration:
 
     def _steps(self, number: int, state: State) -> list[tuple[int, int]]:
         values, stands = state
-        found = []
+        followers = []
         for worker, stand in enumerate(stands):
             step = stand.step
             if step is None or self._waits(stand, values):
@@ -133,14 +134,14 @@ class _Exploration:
                 if answer not in stand.after:
                     stand.after[answer] = self._advance(worker, stand, answer)
             except Exception as wrong:
-                trace = [*self._trace(number), self._world.told(worker, step, None)]
+                trace = [*self._trace(number), self._world.line(worker, step, None)]
                 raise Violation(str(wrong), trace) from wrong
             follower = (
                 after,
                 (*stands[:worker], stand.after[answer], *stands[worker + 1 :]),
             )
-            found.append((worker, self._number(follower, number, worker)))
-        return found
+            followers.append((worker, self._number(follower, number, worker)))
+        return followers
 
     def _waits(self, stand: Stand, values: tuple[Any, ...]) -> bool:
         if stand.step is not None and stand.step.effect == "wait":
@@ -148,14 +149,14 @@ class _Exploration:
         return stand.ready is not None and not self._holds(values, stand.ready)
 
     def _effect(self, step: Step, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
-        """What the shared objects hold after a step, and its answer."""
+        """The values of the shared objects after a step, and its answer."""
         if step.place == NOWHERE:
-            return (*values, step.given[1]), len(values)
+            return (*values, step.args[1]), len(values)
         value, answer = effect_of(step, values[step.place])
         return (*values[: step.place], value, *values[step.place + 1 :]), answer
 
     def _advance(self, worker: int, stand: Stand, answer: Any) -> Stand:
-        """Where a worker stands that took its step."""
+        """The position of a worker after its step."""
         assert stand.step is not None
         past = (*stand.past, (stand.step, answer))
         wanted = self._world.wanted(self._case.workers[worker][stand.task], past)
@@ -167,7 +168,7 @@ class _Exploration:
         return self._begin(worker, stand.task, wanted)
 
     def _begin(self, worker: int, task: int, ready: Ready | None = None) -> Stand:
-        """Where a worker stands before a task. What it has done before makes no difference."""
+        """The position of a worker before a task. It does not depend on earlier tasks."""
         place = (worker, task, ready is not None)
         if place not in self._begun:
             tasks = self._case.workers[worker]
@@ -195,7 +196,7 @@ class _Exploration:
             assert not due, f"{due[0]} is left behind"
 
     def _holds(self, values: tuple[Any, ...], look: Callable[[], Any]) -> bool:
-        """What `look` tells when the shared objects hold these values."""
+        """The result of `look` when the shared objects have these values."""
         self._world.values[:] = values
         return bool(look())
 
@@ -207,12 +208,12 @@ class _Exploration:
             step = stand.step
             assert step is not None
             _, answer = self._effect(step, self._states[came_from][0])
-            lines.append(self._world.told(worker, step, answer))
+            lines.append(self._world.line(worker, step, answer))
             number = came_from
         return lines[::-1]
 
     def _order(self) -> list[int]:
-        """The states, each before all those that can follow."""
+        """The states in topological order: each one before all that can follow it."""
         before = [0] * len(self._states)
         for followers in self._next:
             for _, follower in followers:

@@ -1,4 +1,4 @@
-"""Classes that differ from real ones in a line or two, to see that checks find out what is wrong."""
+"""Classes that differ from real ones in a line or two, to check that tests detect such errors."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 def mutant(real: type, old: str, new: str) -> Any:
-    """The real class with one place of its source changed, which must be there."""
+    """The real class with `old` replaced by `new` in its source, where it must occur exactly once."""
     source = textwrap.dedent(inspect.getsource(real))
-    assert source.count(old) == 1, f"{real.__name__} has not got this once: {old}"
+    assert source.count(old) == 1, f"not exactly once in the source of {real.__name__}: {old}"
     names = dict(vars(sys.modules[real.__module__]))
     exec(source.replace(old, new), names)
     return names[real.__name__]

@@ -1,4 +1,4 @@
-"""Plain operators made of functions, and what the runtime does with them.
+"""Plain operators made of functions, and a run of them.
 
 >>> def count(word, seen):
 ...     seen.append(word)
@@ -99,7 +99,7 @@ class GlobalOperator(_RecordOperator):
 
 
 class ChunkedOperator:
-    """Another operator over lists of records; what goes out for one chunk is at most one chunk."""
+    """An operator over lists of records (chunks). The output of a chunk is at most one chunk."""
 
     def __init__(self, inner: ChainOperator) -> None:
         self._inner = inner
@@ -136,9 +136,9 @@ class ChunkedOperator:
 
 
 stateless = StatelessOperator
-"""Gives `f(record)` for each record."""
+"""Operator that emits `f(record)` for each record."""
 keyed = KeyedOperator
-"""Gives `f(record, state)`, with a state for each key; a key is in part `part_of(key) % parts`."""
+"""Operator that emits `f(record, state)`, with one state per key; a key is in part `part_of(key) % parts`."""
 global_ = GlobalOperator
-"""Gives `f(record, state)`, with one state."""
+"""Operator that emits `f(record, state)`, with one state."""
 chunked = ChunkedOperator

@@ -1,4 +1,4 @@
-"""The serial run: what any run of the runtime must give, in a plain loop."""
+"""The serial run in a plain loop: the expected output of any run of the runtime."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.runtime.operators import ChainOperator, Mark
 
 
 def run_serially(operators: Sequence[ChainOperator], items: Iterable[Any]) -> list[Any]:
-    """Each item goes through the whole chain before the next one begins.
+    """Run each item through the whole chain before the next one starts.
 
     >>> from tests.runtime.record_operators import global_, stateless
     >>> total = global_("total", lambda x, state: state.append(x) or [sum(state)], [])

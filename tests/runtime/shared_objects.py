@@ -1,7 +1,7 @@
-"""What workers share in a world: each method is one step of the worker that calls it.
+"""The shared objects of a world: each method is one step of the worker that calls it.
 
-Counter, Flag, Cells and Queue are what an `Atomics` makes. The others stand for what the runtime
-shares besides, or watch what it does.
+Counter, Flag, Cells and Queue are the objects of an `Atomics`. The others stand for further state that the
+runtime shares, or observe the workers.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Bell:
 
 @dataclass(frozen=True)
 class Bag:
-    """A deque, as far as those who rest need one."""
+    """A deque, with the methods that `Crew` uses."""
 
     world: World
     place: int
@@ -124,17 +124,17 @@ class Gate:
     world: World
     place: int
 
-    def enter(self, one: Any) -> None:
-        self.world.take(Step(self.place, "enter", (one,)))
+    def enter(self, name: Any) -> None:
+        self.world.take(Step(self.place, "enter", (name,)))
 
     def leave(self) -> None:
         self.world.take(Step(self.place, "leave", ()))
 
-    def touch(self, one: Any) -> None:
+    def touch(self, name: Any) -> None:
         """Enter and leave, in one step."""
-        self.world.take(Step(self.place, "touch", (one,)))
+        self.world.take(Step(self.place, "touch", (name,)))
 
     def due(self) -> tuple[Any, ...]:
-        """What has not entered yet. Not a step: for checks."""
+        """The values that have not entered yet. Not a step: for checks."""
         due: tuple[Any, ...] = self.world.values[self.place][1]
         return due

@@ -1,8 +1,8 @@
-"""Threads that are switched as often as can be, or where a test says.
+"""Threads that are switched as often as possible, or where a test says.
 
-The interpreter switches threads wherever it likes; in `Switched` it may not. One thread at a time has the
-turn, its code is traced opcode by opcode, and after so many of them the turn passes to another.
-Nothing is replaced: atomics are the real ones.
+The interpreter may switch threads anywhere. `Switched` controls that: one thread at a time has the turn, its
+code is traced opcode by opcode, and after a given number of opcodes the turn passes to another thread.
+Nothing is replaced: the atomics are the real ones.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from typing import Any
 import penstock.runtime
 
 RUNTIME = str(Path(penstock.runtime.__file__ or "").parent)
-"""Where the code of the runtime is."""
+"""Directory of the runtime's code."""
 
 _LONG_SECONDS = 60.0
+"""Seconds after which workers are assumed to wait for each other."""
 
 
 @contextmanager
 def forced_switches() -> Iterator[None]:
-    """Threads take turns as often as the interpreter can."""
+    """Make the interpreter switch threads as often as it can."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -35,7 +36,7 @@ def forced_switches() -> Iterator[None]:
 
 
 def run_side_by_side(*works: Callable[[], object]) -> None:
-    """Run each in a thread of its own, with forced switches, until all have returned."""
+    """Run each function in its own thread, with forced switches, until all have returned."""
     threads = [threading.Thread(target=work) for work in works]
     with forced_switches():
         for thread in threads:
@@ -47,9 +48,9 @@ def run_side_by_side(*works: Callable[[], object]) -> None:
 class Switched:
     """Runs workers in threads, by turns.
 
-    `turns` are pairs (worker, opcodes): who goes how far, in code whose file's path begins with one
-    of `traced`. After the last turn those that have not finished are run to their ends, in their
-    order. `opcodes` tells afterwards how many each worker took.
+    `turns` are (worker, opcodes) pairs: the worker runs for that many opcodes of code whose file path begins
+    with one of `traced`. After the last turn the remaining workers are run to their ends, in order.
+    `opcodes` has afterwards the number of opcodes of each worker.
     """
 
     def __init__(
@@ -65,12 +66,12 @@ class Switched:
         self._over = threading.Semaphore(0)
         self._running = set(range(len(workers)))
         self._left = 0
-        """How many opcodes the turn still has; below 0: it goes to the end of the worker."""
+        """Remaining opcodes of the turn; below 0, the worker runs to its end."""
         self._errors: list[BaseException] = []
         self.opcodes = [0] * len(workers)
 
     def run(self) -> None:
-        """Run all to their ends; raises what any of them raised."""
+        """Run all workers to their ends. Raises the first error of a worker."""
         threads = [
             threading.Thread(target=self._run, args=(worker,), daemon=True)
             for worker in range(len(self._workers))
@@ -111,7 +112,7 @@ class Switched:
         return trace
 
     def _count(self, worker: int) -> None:
-        """The worker is about to go on by an opcode."""
+        """Count an opcode that the worker is about to run, or pass the turn on first."""
         if self._left == 0:
             self._pass_on()
             self._batons[worker].acquire()
@@ -119,7 +120,7 @@ class Switched:
         self.opcodes[worker] += 1
 
     def _pass_on(self) -> None:
-        """Give the turn to whom it belongs next, maybe to the one who has it."""
+        """Pass the turn to the next worker, which may be the same one."""
         while self._turns:
             worker, self._left = self._turns.pop()
             if worker in self._running:

@@ -1,4 +1,4 @@
-"""What workers share: no step is lost, however threads are switched."""
+"""Atomics: no step is lost, however threads are switched."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ def test_a_queue_gives_everything_once_and_in_order() -> None:
     def work(number: int) -> None:
         for step in range(STEPS):
             queue.put((number, step))
-            if (found := queue.take()) is not EMPTY:
-                taken[number].append(found)
+            if (value := queue.take()) is not EMPTY:
+                taken[number].append(value)
 
     _by_all(work)
     everything = [pair for own in taken for pair in own]
-    while (found := queue.take()) is not EMPTY:
-        everything.append(found)
+    while (value := queue.take()) is not EMPTY:
+        everything.append(value)
     assert len(everything) == len(set(everything)) == THREADS * STEPS
     for own in taken:
         for putter in range(THREADS):

@@ -1,4 +1,4 @@
-"""What goes wrong in an operator ends the run, and only the run."""
+"""Errors in operators end the run, but not the runtime."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.runtime.serial import run_serially
 
 
 class Wrong(Exception):
-    """Raised by operators of these tests."""
+    """The error that operators of these tests raise."""
 
 
 def raise_at(number: int) -> Any:
@@ -86,7 +86,7 @@ def test_errors_outside_work(where: str) -> None:
 
 
 def test_the_earliest_known_error_is_raised() -> None:
-    # Both have failed before either is told: the later operator's item came earlier.
+    # Both have failed before either is reported: the later operator's item came earlier.
     both = threading.Barrier(2, timeout=10)
 
     def first(record: int) -> list[int]:

@@ -1,7 +1,7 @@
 """The reorder buffer and the hybrid queue under every interleaving of their atomic steps.
 
-Small cases, but all of them: see `tests.runtime.explorer`. That it would find what is wrong is shown
-with classes that differ from the real ones in a line or two.
+The cases are small, but explored completely: see `tests.runtime.explorer`. Faulty classes that differ
+from the real ones in a line or two show that it would find errors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.runtime.world import Ready, World
 
 
 def reordering(serials: Sequence[Sequence[int]], size: int, kind: Any = NonBlocking) -> Make:
-    """Each worker sends the outputs with these serial numbers through a buffer of that size."""
+    """Each worker sends the outputs with its serial numbers through a buffer of this size."""
     count = sum(map(len, serials))
 
     def make(world: World) -> Case:
@@ -52,9 +52,10 @@ def reordering(serials: Sequence[Sequence[int]], size: int, kind: Any = NonBlock
 def draining(
     parts: Sequence[int], workers: int, waiting: int, kind: Any = HybridQueue, budget: int = 100
 ) -> Make:
-    """Pieces of these parts; so many wait at first, the first worker puts the others.
+    """Workers process pieces of these parts; `waiting` pieces wait at first, and the first worker puts
+    the others.
 
-    A worker has turns of `budget` pieces, for as long as there is something to take.
+    A worker takes turns of `budget` pieces, until there is nothing left.
     """
 
     def make(world: World) -> Case:
@@ -102,7 +103,7 @@ MUTANT_BUFFERS = {
     "without the last look": ("if load(place) is EMPTY:", "if True:", "left behind"),
     "the last look before the flag is cleared": (
         """flag.clear()
-            # Whoever came between the last look and the clearing has found the flag set and left.
+            # A worker that came between the last check and the clearing found the flag set and left.
             if load(place) is EMPTY:
 """,
         """last = load(place)
@@ -133,7 +134,7 @@ MUTANT_BUFFERS = {
         "enters where another is",
     ),
 }
-"""What is in the source, what should not be there, and what comes of it."""
+"""Name -> source text, its faulty replacement, and the violation that this causes."""
 
 DRAINING = {
     "one part": ([0, 0, 0], 2, 0),
@@ -232,11 +233,11 @@ def test_a_wrong_hybrid_queue_is_found_out(name: str) -> None:
         explore_all(draining(*case, wrong) for case in DRAINING.values())
 
 
-def test_a_violation_tells_a_shortest_interleaving() -> None:
+def test_a_violation_has_a_shortest_interleaving() -> None:
     old, new, _ = MUTANT_BUFFERS["without the last look"]
-    with pytest.raises(Violation) as found:
+    with pytest.raises(Violation) as caught:
         explore(reordering([[0], [1]], 2, mutant(NonBlocking, old, new)))
-    assert found.value.what.startswith("0 is ready and left behind")
-    # Worker 1 finds nothing to send; before it clears the flag, worker 0 brings the first and leaves.
-    assert [line[:8] for line in found.value.trace].count("worker 1") == 6
-    assert len(found.value.trace) == 9
+    assert caught.value.what.startswith("0 is ready and left behind")
+    # Worker 1 finds nothing to send; before it clears the flag, worker 0 hands in output 0 and leaves.
+    assert [line[:8] for line in caught.value.trace].count("worker 1") == 6
+    assert len(caught.value.trace) == 9

@@ -1,7 +1,7 @@
-"""Workers that come to rest and are woken, under every interleaving: no call is lost.
+"""Workers that become idle and are woken, under every interleaving: no wake-up is lost.
 
-The runtime and its crew are the real ones. Their chain is a simple one, with nothing but pieces:
-what stages do is checked for itself, and would be too many steps here.
+The runtime and its crew are the real ones. The chain is a simple one that only has pieces: stages are checked
+separately, and would take too many steps here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.runtime.world import Ready, Task, World, observed
 
 
 class PlainChain:
-    """A chain, with its one worklist and scheduler. A piece goes through it `lives` times."""
+    """A chain with one worklist and scheduler. A piece goes through it `lives` times."""
 
     def __init__(self, world: World, crew: Crew, lives: int, buffer: int) -> None:
         self._crew, self._lives, self._buffer = crew, lives, buffer
@@ -78,7 +78,7 @@ def resting(
     kind: Any = Runtime,
     stream: bool = False,
 ) -> Make:
-    """One worker calls `run` with so many items (or submits them); others serve as threads do."""
+    """One worker calls `run` with this many items (or submits them); the others are the threads."""
 
     def make(world: World) -> Case:
         def crew() -> Any:
@@ -157,7 +157,7 @@ MUTANT_RUNTIMES = {
         "all workers wait",
     ),
 }
-"""What is in the source, what should not be there, and what comes of it."""
+"""Name -> source text, its faulty replacement, and the violation that this causes."""
 
 
 @pytest.mark.parametrize("name", CASES)

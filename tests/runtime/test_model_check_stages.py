@@ -1,4 +1,4 @@
-"""A whole stage under every interleaving: items are fed, worked on, joined and sent, marks pass."""
+"""A whole stage under every interleaving: items are fed, processed, joined and sent, and marks pass."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.runtime.world import Ready, World, observed
 
 
 class NamedMark(Mark):
-    """A mark in a case; items are named too, and have parts for which they have a piece."""
+    """A mark with a name, as items have one."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -32,26 +32,28 @@ class NamedMark(Mark):
 
 
 class Item(NamedTuple):
+    """An item with one piece for each of its parts."""
+
     name: str
     parts: tuple[int, ...] = (0,)
 
 
 MARK, SECOND = NamedMark("mark"), NamedMark("second mark")
-Given = Item | NamedMark
+Entry = Item | NamedMark
 
 
 class Watched:
-    """An operator whose work is to enter gates, one for each part; marks enter all of them."""
+    """An operator whose work is to enter gates, one per part; marks enter all of them."""
 
-    def __init__(self, world: World, kind: Kind, given: Sequence[Given]) -> None:
+    def __init__(self, world: World, kind: Kind, entries: Sequence[Entry]) -> None:
         self.name, self.kind, self.parts = "watched", kind, 1
-        items = [each for each in given if isinstance(each, Item)]
+        items = [each for each in entries if isinstance(each, Item)]
         if kind == "keyed":
             self.parts = 1 + max(part for item in items for part in item.parts)
         self._gates = [
             world.gate(
                 f"part {part}",
-                [each.name for each in given if isinstance(each, Mark) or part in each.parts],
+                [each.name for each in entries if isinstance(each, Mark) or part in each.parts],
             )
             for part in range(self.parts)
         ]
@@ -78,14 +80,14 @@ class Watched:
 
 
 class Carefree(Watched):
-    """A stateless operator: no order within the work, but marks separate it."""
+    """A stateless operator: items are processed in any order, but not across marks."""
 
-    def __init__(self, world: World, given: Sequence[Given]) -> None:
+    def __init__(self, world: World, entries: Sequence[Entry]) -> None:
         self.name, self.kind, self.parts = "carefree", "stateless", 1
         self._passed = world.counter(0)
         self._before = {
-            each.name: sum(isinstance(other, Mark) for other in given[:place])
-            for place, each in enumerate(given)
+            each.name: sum(isinstance(other, Mark) for other in entries[:place])
+            for place, each in enumerate(entries)
         }
 
     def work(self, part: int, piece: Item) -> str:
@@ -112,7 +114,7 @@ class Results:
 
 
 class Ticket(stages._Ticket):
-    """Compared by value: a feeding that is run again makes it again."""
+    """A ticket that is compared by value, since a task that is run again makes it again."""
 
     def __init__(self, serial: int, item: Any, pieces: int, size: int, atomics: Any) -> None:
         super().__init__(serial, item, pieces, size, atomics)
@@ -133,10 +135,10 @@ class Ticket(stages._Ticket):
 
 
 class Outlet:
-    """What is behind the stage."""
+    """The end of the chain, after the stage."""
 
-    def __init__(self, world: World, given: Sequence[Given]) -> None:
-        self._gate = world.gate("outlet", [each.name for each in given])
+    def __init__(self, world: World, entries: Sequence[Entry]) -> None:
+        self._gate = world.gate("outlet", [each.name for each in entries])
 
     def prepare(self, items: Sequence[str]) -> Sequence[str]:
         return items
@@ -149,12 +151,13 @@ class Outlet:
 
 
 def staging(
-    kind: Kind, given: Sequence[Given], workers: int, room: int, stage_kind: Any = Stage
+    kind: Kind, entries: Sequence[Entry], workers: int, room: int, stage_kind: Any = Stage
 ) -> Make:
-    """One worker feeds all that is given, the others take turns until all has been sent."""
+    """One worker feeds all entries, the others take turns until all have been sent."""
 
     def make(world: World) -> Case:
-        operator = Carefree(world, given) if kind == "stateless" else Watched(world, kind, given)
+        stateless = kind == "stateless"
+        operator = Carefree(world, entries) if stateless else Watched(world, kind, entries)
         atomics: Any = world
         worklist: Any
         if kind == "keyed":
@@ -165,31 +168,31 @@ def staging(
             worklist = SharedWorklist(atomics)
         reorder = Unordered(atomics) if kind == "global" else NonBlocking(room + workers, atomics)
         stage = observed(stage_kind, world, "_holding", "_barred")(
-            0, operator, worklist, reorder, room, Outlet(world, given), Crew(), Halt(), atomics
+            0, operator, worklist, reorder, room, Outlet(world, entries), Crew(), Halt(), atomics
         )
         world.watch(stage, worklist, reorder)
 
-        def feed(each: Given) -> None:
+        def feed(each: Entry) -> None:
             if isinstance(each, Mark):
                 stage.feed_mark(each)
             else:
                 stage.feed(stage.prepare((each,))[0])
 
         def complete() -> bool:
-            return bool(stage.sent.load() == len(given))
+            return bool(stage.sent.load() == len(entries))
 
         def work() -> Ready | None:
             stage.work(1)
             return None if complete() else (lambda: stage.ready() or complete())
 
-        return Case([[partial(feed, each) for each in given], *[[work]] * workers])
+        return Case([[partial(feed, each) for each in entries], *[[work]] * workers])
 
     return make
 
 
 A, B = Item("a"), Item("b")
 
-CASES: dict[str, tuple[Kind, list[Given], int, int]] = {
+CASES: dict[str, tuple[Kind, list[Entry], int, int]] = {
     "stateless": ("stateless", [A, B], 2, 2),
     "stateless, little room": ("stateless", [A, B], 2, 1),
     "stateless, a mark": ("stateless", [A, MARK, B], 1, 2),
@@ -200,9 +203,9 @@ CASES: dict[str, tuple[Kind, list[Given], int, int]] = {
     "keyed, a mark": ("keyed", [Item("a", (1,)), MARK, Item("b", (0, 1))], 1, 2),
     "keyed, two after a mark": ("keyed", [MARK, A, B], 1, 2),
 }
-"""What kind of operator, what is given to it, how many workers, how much room."""
+"""Name -> kind of operator, its input, number of workers, room in the reorder buffer."""
 
-LARGE_CASES: dict[str, tuple[Kind, list[Given], int, int]] = {
+LARGE_CASES: dict[str, tuple[Kind, list[Entry], int, int]] = {
     "stateless, two marks": ("stateless", [MARK, SECOND, A], 1, 2),
     "stateless, two after a mark": ("stateless", [MARK, A, B], 1, 2),
     "stateless, a mark and two workers": ("stateless", [MARK, A], 2, 2),
@@ -240,7 +243,7 @@ MUTANT_STAGES = {
         "overtaken",
     ),
 }
-"""What is in the source, what should not be there, and in which case what comes of it."""
+"""Name -> source text, its faulty replacement, the case, and the violation that this causes."""
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Reorder buffers: in order, once, and nothing left behind."""
+"""Reorder buffers: outputs are sent in order, once, and none is left behind."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_bounded_buffer_has_no_place_far_ahead() -> None:
     assert sent == [0, 1, 2, None, "e"]
 
 
-def test_who_finds_another_sending_leaves_its_output_to_it() -> None:
+def test_a_worker_leaves_its_output_to_another_that_is_sending() -> None:
     buffer = NonBlocking(8)
     sent: list[str] = []
 

@@ -1,4 +1,5 @@
-"""Any run is the serial run: chains, keys, selectivities, skews, chunks, workers, structures."""
+"""The output of any run is that of the serial run, for many chains, keys, skews, chunks, workers and
+queues."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ SCHEDULES = ["ct", "et", "lp", "qst"]
 
 @contextmanager
 def closing(runtime: Runtime) -> Iterator[Runtime]:
-    """A runtime whose threads are gone afterwards."""
+    """Close the runtime afterwards, and check that its threads have ended."""
     try:
         yield runtime
     finally:
@@ -68,7 +69,7 @@ def test_any_run_is_the_serial_run(
     items = items_of(records, chunk, marks_every)
     expected = run_serially(operators_of(chain, chunk), items)
     with closing(Runtime(operators_of(chain, chunk), **options)) as runtime:
-        # In two runs: state and serial numbers go on.
+        # In two runs: state and serial numbers continue.
         half = len(items) // 2
         assert runtime.run(items[:half]) + runtime.run(iter(items[half:])) == expected
 
@@ -143,7 +144,7 @@ def test_without_order_a_stateless_chain_gives_the_same_records(
     options["reorder"] = REORDERINGS["none"]
     with closing(Runtime(operators_of(chain, None), **options)) as runtime:
         outputs = runtime.run(items)
-    # Marks are barriers also without order.
+    # Marks are barriers even without order.
     assert [sorted(part) for part in _between_marks(outputs)] == [
         sorted(part) for part in _between_marks(expected)
     ]
@@ -183,7 +184,7 @@ def test_sleeping_work_is_done_side_by_side_and_parts_never_twice(queue: Any) ->
 
 @pytest.mark.parametrize("queue", [HybridQueue, PartitionedQueue])
 def test_sixteen_workers_are_at_work_at_once(queue: Any) -> None:
-    # Nobody gets on before all are there.
+    # No worker continues before all have arrived.
     everybody = threading.Barrier(16, timeout=30)
 
     def meet(record: int, state: object = None) -> list[int]:

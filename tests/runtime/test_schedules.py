@@ -1,4 +1,4 @@
-"""Schedules: the formulas, on numbers worked out by hand."""
+"""Schedules: the formulas, with numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_current_throughput_takes_the_bottleneck() -> None:
     assert current_throughput(standings, 1.0) == 0
 
 
-def test_an_operator_that_gives_nothing_does_not_starve_what_is_behind() -> None:
+def test_an_operator_without_output_does_not_starve_later_operators() -> None:
     standings = [
         Standing(True, cost=1e-6, selectivity=0.0, worked=1.0),
         Standing(True, cost=1e-6, worked=0.0),

@@ -34,7 +34,7 @@ def test_a_stream_gives_what_the_serial_run_gives(workers: int, buffer: int) -> 
 
 
 def test_a_stream_that_was_drained_goes_on() -> None:
-    """All that was submitted has left by then, and the workers stay."""
+    """After `drain` all submitted items have left, and the workers stay."""
     runtime = Runtime(operators_of(CHAIN, None), workers=3)
     outputs: list[Any] = []
     runtime.open(outputs.append)

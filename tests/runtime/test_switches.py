@@ -1,7 +1,7 @@
 """The reorder buffer and the hybrid queue with the real atomics, threads switched at any opcode.
 
-The model check takes it for granted that each method of an atomic is one step. Here nothing is: the
-turn may pass between any two opcodes, those within the atomics included.
+The model check assumes that each method of an atomic is one step. These tests do not: the turn may pass
+between any two opcodes, also within the atomics.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Turns = list[tuple[int, int]]
 
 
 def sending(turns: Turns, atomics: Atomics, workers: int) -> Switched:
-    """Each worker sends one output; the last worker the first."""
+    """Let each worker send one output; the last worker has the first one."""
     buffer, sent = NonBlocking(workers, atomics), list[int]()
 
     def send(serial: int) -> None:
@@ -36,7 +36,7 @@ def sending(turns: Turns, atomics: Atomics, workers: int) -> Switched:
 
 
 def draining(turns: Turns, atomics: Atomics, workers: int) -> Switched:
-    """The first worker puts three pieces of two parts, then all work on them."""
+    """Let the first worker put three pieces of two parts, then all workers process them."""
     queue, parts = HybridQueue(2, atomics), [0, 1, 0]
     begun: list[list[int]] = [[], []]
     busy = [False, False]
@@ -64,7 +64,7 @@ def draining(turns: Turns, atomics: Atomics, workers: int) -> Switched:
 
 
 class TornCounter(Counter):
-    """Reads, adds and writes: three steps where there should be one."""
+    """A counter that reads, adds and writes: three steps where there should be one."""
 
     def __init__(self, value: int) -> None:
         self._value = value
@@ -79,7 +79,7 @@ class TornCounter(Counter):
 
 
 class TornAtomics(Atomics):
-    """With counters that are not atomic."""
+    """Atomics with counters that are not atomic."""
 
     def counter(self, value: int = 0) -> Counter:
         return TornCounter(value)
@@ -90,13 +90,13 @@ Run = Callable[[Turns, Atomics, int], Switched]
 
 
 def opcodes_of(run: Run, atomics: Atomics, workers: int) -> list[int]:
-    """How many opcodes each worker takes when nobody is stopped."""
-    run([], atomics, workers)  # the first thread ever traced is not told of opcodes by Python 3.13
+    """Number of opcodes of each worker when none is stopped."""
+    run([], atomics, workers)  # Python 3.13 does not trace opcodes of the first traced thread
     return run([], atomics, workers).opcodes
 
 
 def one_switch(run: Run, atomics: Atomics) -> None:
-    """One worker is stopped at each opcode in turn, and the other does all it has to do."""
+    """Stop one worker at each opcode in turn, and let the other one run to its end meanwhile."""
     far = max(opcodes_of(run, atomics, 2))
     for first in (0, 1):
         for opcodes in range(far):
@@ -104,7 +104,7 @@ def one_switch(run: Run, atomics: Atomics) -> None:
 
 
 def some_switches(run: Run, atomics: Atomics, workers: int, rounds: int) -> None:
-    """Workers are stopped somewhere, several times."""
+    """Stop workers at random opcodes, several times."""
     drawn = random.Random(workers)
     far = max(opcodes_of(run, atomics, workers))
     for _ in range(rounds):

@@ -1,13 +1,12 @@
 """A world in which workers can be paused at any atomic step, without threads.
 
-What a worker does next depends on nothing but what its atomic steps answered so far: whatever the
-workers share goes through objects made by an `Atomics`, and `World` is one. So a worker that stands
-before the n-th step of a task needs no thread of its own. The task is run again from the start, its
-first n - 1 steps are answered as before, and the n-th raises an exception out of the code under
-test: that is the step which the worker wants to take next.
+All shared state is in objects made by an `Atomics`, and `World` is one. So the next step of a worker
+depends only on the answers to its steps so far, and a worker that is paused before the n-th step of a task
+needs no thread. The task is run again from the start: its first n - 1 steps get the same answers as before,
+and the n-th raises an exception out of the code under test. That is the step which the worker takes next.
 
-That the code under test shares nothing else is checked: attributes of objects given to
-`World.watch` must not change, and a task that is run again must take the same steps.
+It is checked that the code under test shares nothing else: attributes of objects passed to `World.watch`
+must not change, and a task that is run again must take the same steps.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from tests.runtime.shared_objects import Bag, Bell, Cells, Counter, Flag, Gate, 
 from tests.runtime.steps import NOWHERE, Step, effect_of
 
 MOST_STEPS = 500
-"""A task that takes more steps than this in one interleaving is taken to run for ever."""
+"""Number of steps of a task in one interleaving above which it is assumed to run for ever."""
 
 Task = Callable[[], "Ready | None"]
-"""One call of the code under test, or a few. It may tell that it has to be done again, and when."""
+"""One or a few calls of the code under test. If it returns a condition, it is run again when that holds."""
 
 Ready = Callable[[], bool]
-"""Looks at the shared objects: can it go on?"""
+"""Condition on the shared objects: whether a task can go on."""
 
 
 Past = tuple[tuple[Step, Any], ...]
@@ -36,13 +35,13 @@ Past = tuple[tuple[Step, Any], ...]
 
 
 class _Paused(BaseException):
-    """Leaves the code under test where a worker stands. No `except Exception` may stop it."""
+    """Raised to leave the code under test at a step. It is no `Exception`, so that no handler catches it."""
 
 
 class World:
-    """The shared objects of a case: an `Atomics`, and what is needed to watch the workers.
+    """The shared objects of a case: an `Atomics`, and objects to observe the workers.
 
-    While no worker runs (when a case is built, and in its checks) a step is done at once.
+    While no worker runs (when a case is built, and in its checks) steps take effect at once.
     """
 
     def __init__(self) -> None:
@@ -68,71 +67,71 @@ class World:
         return Queue(self, self._made("queue {}", ()))
 
     def variable(self, label: str) -> Variable:
-        """An attribute that workers share: to read it and to write it are steps."""
+        """An attribute that workers share. Reading it and writing it are steps."""
         return Variable(self, self._made(label, None))
 
     def bell(self) -> Bell:
-        """What a worker waits for until another rings: here a worker may be held up."""
+        """A bell that a worker waits for until another worker rings it."""
         return Bell(self, self._made("bell {}", False))
 
     def bag(self, label: str) -> Bag:
-        """A list to which workers add, and from which they take away."""
+        """A list that workers add to and remove from."""
         return Bag(self, self._made(label, ()))
 
     def gate(self, label: str, expected: Iterable[Any]) -> Gate:
-        """Work that one worker at a time may do, for each of these once and in this order."""
+        """Work that one worker at a time may do, once for each expected value and in this order."""
         gate = Gate(self, self._made(label, (False, tuple(expected))))
         self.gates.append(gate)
         return gate
 
     def watch(self, *shared: Any) -> None:
-        """From now on these objects may change in nothing but what their atomics hold."""
+        """Check from now on that these objects do not change, apart from the values of their atomics."""
         self._watched += [(each, _attributes(each)) for each in shared]
 
     @property
     def pausing(self) -> bool:
-        """Whether a worker is on its way out: what it does now is none of its doing."""
+        """Whether a worker is being paused: its steps no longer count."""
         return self._wanted is not None
 
     def take(self, step: Step) -> Any:
-        """A step of the worker that runs, in the middle of the code under test."""
+        """Take a step of the running worker, called from the code under test."""
         if self._past is None:
             self.values[step.place], answer = effect_of(step, self.values[step.place])
             return answer
         if self._wanted is None and self._taken < len(self._past):
             before, answer = self._past[self._taken]
-            assert step == before, f"run again it takes {step}, not {before}"
+            assert step == before, f"the second run takes {step}, not {before}"
             self._taken += 1
             return answer
-        # A step tried while the exception passes (in a finally clause) is not what it wants next.
+        # A step tried while the exception propagates (in a finally clause) is not its next step.
         self._wanted = self._wanted or step
         raise _Paused
 
     def wanted(self, task: Task, past: Past) -> Step | Ready | None:
-        """The next step of a task that has taken these; at its end, what it tells."""
+        """The next step of a task that has taken these steps; at its end, its return value."""
         assert len(past) < MOST_STEPS, "a worker does not come to an end"
         self._past, self._taken, self._wanted = past, 0, None
-        told = None
+        result = None
         try:
-            told = task()
+            result = task()
         except _Paused:
             pass
         except Exception:
-            if self._wanted is None:  # else the code under test made it of the pause
+            if self._wanted is None:  # else the code under test made it from the pause
                 raise
         finally:
             self._past = None
         for each, before in self._watched:
             changed = [name for name, now in _attributes(each).items() if now != before.get(name)]
             assert not changed, f"{type(each).__name__} shares {changed}, which no atomic holds"
-        return self._wanted or told
+        return self._wanted or result
 
-    def told(self, worker: int, step: Step, answer: Any) -> str:
+    def line(self, worker: int, step: Step, answer: Any) -> str:
         """One step as a line of text."""
-        said = "" if answer is None else f" -> {answer}"
-        given = ", ".join(map(repr, step.given))
+        suffix = "" if answer is None else f" -> {answer}"
+        args = ", ".join(map(repr, step.args))
         label = (*self._labels, f"object {step.place}")[min(step.place, len(self._labels))]
-        return f"worker {worker}: {label} {step.effect}({given}){said}"
+        return f"worker {worker}: {label} {step.effect}({args}){suffix}"
 
     def _made(self, label: str, value: Any) -> int:
         if self._past is not None:
@@ -153,7 +152,7 @@ def observed(kind: type, world: World, *names: str) -> Any:
 
 
 def _attributes(shared: Any) -> dict[str, Any]:
-    """What an object holds itself; containers as they are now."""
+    """The attributes of an object, with copies of containers."""
     names = [*getattr(shared, "__dict__", ())]
     for kind in type(shared).__mro__:
         slots = getattr(kind, "__slots__", ())

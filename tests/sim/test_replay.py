@@ -1,4 +1,4 @@
-"""Replay of a recorded run: the same decisions exactly, or those of another policy."""
+"""Replays of recorded runs: the same policy decides the same, or another policy decides."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from penstock.errors import CheckpointError, SettingError
 from penstock.model import HostId
 from penstock.sim.replay import Difference, difference, recorded, replayed, wanted
 from penstock.state.store.store import Store
+from penstock.testing.thread_hosts import open_store
 from tests.trials.cluster import MiniCluster, cluster
 from tests.trials.control_trial import Watchful
 from tests.trials.ledger import LEDGER, SUMS
-from tests.trials.thread_hosts import open_store
 
 CAPACITY = 1_000.0
 """Assumed service rate of a host in records per second."""
@@ -118,7 +118,7 @@ def test_another_policy_decides_otherwise_on_the_same_events(checkpoint: Path) -
 def test_the_command_says_whether_it_is_equal(checkpoint: Path) -> None:
     result = CliRunner().invoke(app, ["--replay", str(checkpoint)], catch_exceptions=False)
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[-1] == "equal to the recorded journal, to the letter"
+    assert result.stdout.splitlines()[-1] == "The replay is identical to the recorded journal."
     shown = json.loads(
         CliRunner()
         .invoke(app, ["--replay", str(checkpoint), "--json"], catch_exceptions=False)
@@ -157,7 +157,7 @@ def test_a_run_that_cannot_be_replayed_is_refused(checkpoint: Path, tmp_path: Pa
     Store(f"{tmp_path}/penstock").write_flow({"format": 1, "steps": []})
     with pytest.raises(SettingError, match="no recorded events"):
         replay(str(tmp_path))
-    with pytest.raises(SettingError, match="give one"):
+    with pytest.raises(SettingError, match="a workload and a replay"):
         replay(str(checkpoint), "sine")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+import pytest
 from pyspark.sql import SparkSession
 
 import penstock as ps
@@ -67,6 +68,7 @@ def carried_since(query: ps.FlowQuery, epoch: int) -> int:
     return sum(p.functions.rows - p.functions.returned for p in epochs)
 
 
+@pytest.mark.slow
 def test_a_burst_is_carried_by_functions_whatever_becomes_of_them(
     spark: SparkSession, checkpoint: str
 ) -> None:

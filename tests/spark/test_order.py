@@ -108,9 +108,9 @@ def test_a_chain_on_one_host_goes_on_after_a_restart_and_a_dead_host(
     query, before = run(flow, checkpoint, settings=MANY_CORES)
     assert collected(before) == serially(inputs[:2])
     assert {host.host for host in query.progress[-1].hosts} == {
+        "process-1/0",
         "process-2/0",
         "process-3/0",
-        "process-4/0",
     }
 
     write_files(tmp_path / "in", inputs[2:4], start=2)
@@ -154,7 +154,7 @@ def test_what_one_host_cannot_do_is_refused(
     query = flow.on_one_host().start(ps.collect(), checkpoint=checkpoint)
     try:
         with pytest.raises(ps.SettingError, match="one host"):
-            query.scale("process-2", hosts=2)
+            query.scale("process-1", hosts=2)
         with pytest.raises(ps.SettingError, match="one host"):
             query.migration = "lazy"
     finally:

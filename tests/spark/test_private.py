@@ -21,6 +21,18 @@ def test_a_builder_tells_its_settings() -> None:
     assert (told["spark.jars"], told["spark.x"]) == ("a.jar", "1")
 
 
+def test_a_session_logs_by_sparks_defaults_and_quiet_where_failures_are_handled(
+    spark: SparkSession,
+) -> None:
+    """`test_log_lines.py` has what that comes to."""
+    assert private.has_default_log(spark)
+    configuration = private._log4j(spark).LogManager.getContext(False).getConfiguration()
+    assert "mdc.penstock=[handled]" in str(configuration.getFilter())
+    with private.handled(spark):
+        assert spark.sparkContext.getLocalProperty("mdc.penstock") == "handled"
+    assert spark.sparkContext.getLocalProperty("mdc.penstock") is None
+
+
 def test_a_local_session_has_no_executor_beside_its_driver(spark: SparkSession) -> None:
     assert private.executors(spark) == 0
 

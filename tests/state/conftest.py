@@ -1,4 +1,4 @@
-"""The backends that every behaviour of the store is shown on."""
+"""Backends on which all tests of the store run."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ FAULTS = (
     S3Fault("cut", share=0.01, method="GET"),
     S3Fault("slow", share=0.01, seconds=0.3),
 )
-"""What goes wrong on the way to a store on S3 behind faults."""
+"""Faults of the proxy in front of the store "faulty s3"."""
 
 
 @pytest.fixture(scope="session", autouse=True)
 def uses_s3(request: pytest.FixtureRequest) -> bool:
-    """Whether there are tests on S3. The server starts before the first module, which would be blamed."""
-    marked = any(one.get_closest_marker("s3") for one in request.session.items)
+    """Whether there are tests on S3. Starts the server before the first module, so that no module is blamed
+    for leaving it behind."""
+    marked = any(item.get_closest_marker("s3") for item in request.session.items)
     used = marked or any(
-        "proxy" in getattr(one, "fixturenames", ()) for one in request.session.items
+        "proxy" in getattr(item, "fixturenames", ()) for item in request.session.items
     )
     if used and (marked or has_s3()):
         request.getfixturevalue("proxies")
@@ -44,7 +45,7 @@ def uses_s3(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(scope="module", autouse=True)
 def _module_leaves_nothing_behind(request: pytest.FixtureRequest, uses_s3: bool) -> Iterator[None]:
-    """AWS's client keeps connections for their next use, until the process ends."""
+    """Check that a module leaves nothing behind, except connections of AWS's client, which stay open."""
     kinds = [kind for kind in KINDS if not (uses_s3 and kind is descriptors)]
     with nothing_left_behind(request.node.nodeid, *kinds):
         yield
@@ -58,7 +59,7 @@ def proxies(s3: S3Server) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def proxy(proxies: FaultProxy) -> Iterator[FaultProxy]:
-    """A proxy in front of the server. It does no faults unless a test orders them."""
+    """A proxy in front of the server, without faults unless a test orders them."""
     proxies.clear()
     yield proxies
     proxies.clear()
@@ -66,7 +67,7 @@ def proxy(proxies: FaultProxy) -> Iterator[FaultProxy]:
 
 
 def on_s3(s3: S3Server, endpoint: str = "") -> Place:
-    """An empty folder of the server."""
+    """The place of a new, empty folder on the server."""
     settings = s3_options(s3.settings(endpoint))[0]
     return Place(f"s3://{s3.bucket}/flow%20{next(_numbers)}/penstock", settings)
 
@@ -83,7 +84,7 @@ def on_s3(s3: S3Server, endpoint: str = "") -> Place:
 def store(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Store]:
-    """An empty store: in a folder, in memory, read piece by piece, on S3, on an S3 that often fails."""
+    """An empty store: in a folder, in memory, read in pieces, on S3, or on an S3 that often fails."""
     if request.param == "folder":
         yield Store(str(tmp_path))
     elif request.param == "memory":

@@ -25,9 +25,9 @@ from penstock.driver.control_loop import ControlLoop
 from penstock.driver.progress import EpochProgress
 from penstock.model import HostId
 from penstock.plan.epoch import RouteTable
+from penstock.testing.thread_hosts import StartFault, open_store
 from tests.trials.cluster import MiniCluster, cluster
 from tests.trials.ledger import SLOTS, Twin
-from tests.trials.thread_hosts import Birth, open_store
 from tests.trials.trial import FLOWS, Request, Trial
 
 Order = Callable[[Vitals, Bounds], Sequence[Treatment]]
@@ -152,15 +152,15 @@ def gather(vitals: Vitals, bounds: Bounds) -> list[Treatment]:
     return [*given, Treatment("balance", swapped, vitals.hosts[first], vitals.hosts[second], "")]
 
 
-def unborn(flow: ControlTrial, pick: random.Random) -> dict[str, Birth]:
+def unborn(flow: ControlTrial, pick: random.Random) -> dict[str, StartFault]:
     """One name of each step that is free; who is started under it does not come up."""
-    births: dict[str, Birth] = {}
+    faults: dict[str, StartFault] = {}
     for step in flow.cluster.flow.keyed:
         free = [
             n for n in range(2 * SLOTS) if not flow.cluster.fleet.knows(HostId(f"{step.id}/{n}"))
         ]
-        births[f"{step.id}/{free[pick.randrange(2)]}"] = pick.choice(("dies", "waits"))
-    return births
+        faults[f"{step.id}/{free[pick.randrange(2)]}"] = pick.choice(("dies", "waits"))
+    return faults
 
 
 class ControlTrial(Trial):
@@ -212,7 +212,7 @@ class ControlTrial(Trial):
         """Wait until all hosts are up that are wanted and can be."""
         on = self.cluster
         for step in on.flow.keyed:
-            hosts = [host for host in on.relocation.hosts(step.id) if host not in on.births]
+            hosts = [host for host in on.relocation.hosts(step.id) if host not in on.start_faults]
             on.fleet.wait_for(hosts, len(hosts))
 
     def compare(self, progress: EpochProgress) -> None:

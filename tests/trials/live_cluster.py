@@ -13,7 +13,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -36,7 +35,7 @@ from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
 from penstock.errors import PenstockError
 from penstock.faults import InjectedFault, arm
-from penstock.host.main import HostTask, keep_known
+from penstock.host.main import keep_known
 from penstock.live.loop import CourierTask
 from penstock.live.server import CourierServer
 from penstock.live.sinks.sink import Delivery, LiveSink, LiveWriter, RowIds
@@ -48,11 +47,11 @@ from penstock.offload.keeper import WorkerKeeper
 from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
+from penstock.testing.thread_hosts import Reaper, StartFault, ThreadHosts, open_store
 from penstock.wire.access import Access
 from penstock.wire.addresses import LOOPBACK
 from penstock.wire.flight import Endpoint
 from tests.trials.plain_rows import Row
-from tests.trials.thread_hosts import Birth, ThreadHosts, open_store
 
 SETTINGS = Settings(
     rpc_timeout_ms=10_000,
@@ -211,7 +210,7 @@ class ThreadCouriers:
     def _end(self, server: MortalCourier) -> None:
         server.dead = True
         with suppress(RuntimeError):
-            self._cluster.undertaker.submit(server.end)
+            self._cluster.reaper.end(server)
 
     def close(self) -> None:
         with self._lock:
@@ -286,11 +285,11 @@ class LiveCluster:
         self.sink, self._transactional = KeptRows(), transactional
         self.late: dict[int, dict[tuple[str, int], list[Row]]] = {}
         self.deaths: Counter[str] = Counter()
-        self.births: dict[str, Birth] = {}
+        self.start_faults: dict[str, StartFault] = {}
         self.progress: list[EpochProgress] = []
         self._limits, self._look_ms = limits, look_ms
         self.outcome: Outcome | BaseException | None = None
-        self.undertaker = ThreadPoolExecutor(8, thread_name_prefix="undertaker")
+        self.reaper = Reaper()
         self._closing = threading.Event()
         self._driver = threading.Thread(target=self._drive, name="live-driver", daemon=True)
         self._start_driver()
@@ -325,18 +324,6 @@ class LiveCluster:
         """What a fault does in another thread than the driver's: that one dies of what it hears next."""
         self.inbox.put(cast(BrokenOff, _Doom()))
         raise InjectedFault("driver", where)
-
-    def bury(self, task: HostTask) -> None:
-        def end() -> None:
-            task.end()
-            for server in task.servers:  # a process that is dead writes nothing more
-                server._sealer.shutdown()
-                server._soft_writer.shutdown()
-
-        try:
-            self.undertaker.submit(end)
-        except RuntimeError:
-            end()
 
     # The driver
 
@@ -446,7 +433,7 @@ class LiveCluster:
         self.stopping.set()
         self._driver.join(WAIT_S)
         self._end_driver()
-        self.undertaker.shutdown()
+        self.reaper.close()
         arm(())
         assert not self._driver.is_alive(), "the driver is left behind"
 

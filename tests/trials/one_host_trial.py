@@ -42,10 +42,10 @@ class OneHost(MiniCluster):
         self._turns = cycle(settings)
         super().__init__(flow, store, hosts=1, settings=settings[0])
 
-    def _start_driver(self) -> None:
+    def start_driver(self) -> None:
         self.settings = next(self._turns)
         self.hosts = dict.fromkeys(self.hosts, 1)
-        super()._start_driver()
+        super().start_driver()
 
 
 class OneHostTrial(Trial):

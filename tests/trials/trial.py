@@ -87,11 +87,11 @@ class Mishap:
         elif self.how == "stop":
             does = on.stop_host
         elif self.how == "linger":
-            does = on.lose_task
+            does = on.tasks.lose_task
         elif self.how == "cut":
-            does = on.cut_input
+            does = on.tasks.cut_input
         elif self.how == "shorten":
-            does = on.shorten_input
+            does = on.tasks.shorten_input
         elif self.how == "refuse":
             does = OSError
         elif self.how == "die" and self.point.startswith("host."):
@@ -200,7 +200,8 @@ class Trial:
         slow = [mishap.fault(on) for mishap in mishaps if mishap.how == "slow"]
         mishaps = tuple(mishap for mishap in mishaps if mishap.how != "slow")
         with armed(*slow), armed(*(mishap.fault(on) for mishap in mishaps)) as faults:
-            progress = on.run_through(parts, lambda: len(faults.fired), upkeep, closing=closing)
+            after = on.await_upkeep if upkeep else lambda: None
+            progress = on.run_through(parts, lambda: len(faults.fired), after, closing=closing)
         expected = self.expected([row for part in parts for row in part], closing)
         given = on.output(epoch)
         assert given == expected, (

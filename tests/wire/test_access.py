@@ -1,4 +1,4 @@
-"""Who is let in: by a token, and by a certificate."""
+"""Access to endpoints: by token, and by certificate."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ RUN, CONTROL = "the-token-of-the-run", "the-token-of-control"
 RIGHT = b"Bearer " + RUN.encode()
 AUTHORIZATION = b"authorization"
 PING_MESSAGE = b"\x0a\x04ping"
-"""The action `ping`, as Flight writes it."""
+"""The action `ping` in Flight's encoding."""
 OK = b"grpc-status\x010"
 
 
 class Server(TokenServer):
-    """Takes orders, and rows; writes down what came as far as its own code."""
+    """A server that records the calls that reach its own code."""
 
     def __init__(self, access: Access, listen: Listen = LOOPBACK) -> None:
         super().__init__(listen, access, CONTROL)
-        self.came: list[str] = []
+        self.calls: list[str] = []
         self.actions = {
-            "order": lambda facts: self.came.append("order"),
-            "control_order": lambda facts: self.came.append("control_order"),
+            "order": lambda facts: self.calls.append("order"),
+            "control_order": lambda facts: self.calls.append("control_order"),
         }
 
     def do_exchange(self, *_: Any) -> None:
-        self.came.append("exchange")
+        self.calls.append("exchange")
 
     def do_get(self, *_: Any) -> None:
-        self.came.append("get")
+        self.calls.append("get")
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def server() -> Iterator[Server]:
     with Server(Access(RUN, most_bytes=1_000)) as made:
         yield made
         with closing(Endpoint(made.location, Access(RUN))) as endpoint:
-            endpoint.call("order", 10_000)  # whatever came, it lives on
+            endpoint.call("order", 10_000)  # it still works after each test
 
 
 HEADERS: dict[str, Sequence[tuple[bytes, bytes]]] = {
@@ -100,7 +100,7 @@ def test_the_same_request_with_the_token_is_answered(server: Server) -> None:
     [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", bytes(range(256)) * 20, b"\x16\x03\x01\x00\xff" * 99],
     ids=["http 1", "noise", "tls"],
 )
-def test_what_is_no_request_is_refused(server: Server, garbage: bytes) -> None:
+def test_garbage_is_refused(server: Server, garbage: bytes) -> None:
     with closing(socket.create_connection(("127.0.0.1", server.port), timeout=10)) as line:
         line.sendall(garbage)
         with suppress(ConnectionError):
@@ -144,7 +144,7 @@ def test_no_method_of_flight_is_open(server: Server, token: str | None) -> None:
         for call in _calls(client, options):
             with pytest.raises((fl.FlightError, OSError), match="asks for the run's token"):
                 call()
-    assert server.came == []
+    assert server.calls == []
 
 
 def test_each_token_opens_its_own_actions(server: Server) -> None:
@@ -158,19 +158,19 @@ def test_each_token_opens_its_own_actions(server: Server) -> None:
                 else:
                     with pytest.raises(HostLostError, match=f"does not open the action {action}"):
                         endpoint.call(action, 10_000)
-    assert server.came == ["order", "control_order"]
+    assert server.calls == ["order", "control_order"]
 
 
-def test_the_token_of_control_opens_no_stream(server: Server) -> None:
+def test_the_control_token_opens_no_stream(server: Server) -> None:
     options = fl.FlightCallOptions(timeout=10, headers=Access(CONTROL).headers)
     with fl.FlightClient(server.location) as client:
         for call in _calls(client, options)[-3:]:
             with pytest.raises(fl.FlightUnauthorizedError):
                 call()
-    assert server.came == []
+    assert server.calls == []
 
 
-def test_an_empty_token_of_control_opens_nothing() -> None:
+def test_an_empty_control_token_opens_nothing() -> None:
     with TokenServer(LOOPBACK, Access(RUN)) as without, fl.FlightClient(without.location) as client:
         options = fl.FlightCallOptions(headers=[(AUTHORIZATION, b"Bearer ")])
         with pytest.raises(fl.FlightUnauthenticatedError):
@@ -179,7 +179,7 @@ def test_an_empty_token_of_control_opens_nothing() -> None:
 
 def test_a_body_has_a_limit(server: Server) -> None:
     with closing(Endpoint(server.location, Access(RUN))) as endpoint:
-        with pytest.raises(ProtocolError, match=r"where 1000 are let through.*request_mb"):
+        with pytest.raises(ProtocolError, match=r"at most 1000 are allowed.*request_mb"):
             endpoint.call("order", 10_000, text="x" * 1_000)
         endpoint.call("order", 10_000, text="x" * 900)
 
@@ -190,7 +190,7 @@ def test_a_body_that_is_very_deep_is_refused() -> None:
         body = b'{"a":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}"
         with pytest.raises(fl.FlightServerError, match="ProtocolError"):
             list(client.do_action(fl.Action("order", body), options))
-        assert server.came == []
+        assert server.calls == []
 
 
 def test_refused_requests_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -242,9 +242,11 @@ def test_strangers_get_no_tls_connection(authority: Authority, other: Authority)
     own, foreign = authority.tls("IP:127.0.0.1"), other.tls("IP:127.0.0.1")
     strangers: list[Tls | None] = [
         foreign,
-        replace(foreign, authority=own.authority),  # believes the server, and shows another's
-        replace(own, mutual=False),  # shows none
-        replace(own, authority=foreign.authority),  # believes another
+        replace(
+            foreign, authority=own.authority
+        ),  # trusts the server, but has a foreign certificate
+        replace(own, mutual=False),  # has no certificate
+        replace(own, authority=foreign.authority),  # does not trust the server
     ]
     with Server(Access(RUN, own)) as server:
         for tls in strangers:
@@ -264,13 +266,13 @@ def test_with_certificates_of_servers_only(authority: Authority, other: Authorit
             _ping(server.location, other.tls("IP:127.0.0.1", mutual=False))
 
 
-def test_files_of_tls_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_tls_files(tmp_path: Path) -> None:
     missing = Tls(str(tmp_path / "a.crt"), str(tmp_path / "a.key"), str(tmp_path / "ca.crt"))
     for attempt in (
         lambda: Server(Access(RUN, missing)),
         lambda: _ping("grpc+tls://[::1]:1", missing),
     ):
-        with pytest.raises(SettingError, match=r"cannot be read here.*on every machine"):
+        with pytest.raises(SettingError, match=r"cannot be read on this machine.*on every machine"):
             attempt()
 
 
@@ -283,7 +285,7 @@ def test_settings_of_access() -> None:
         Settings(request_mb=0)
 
 
-# What Flight receives before a token is looked at; SECURITY.md has the figures
+# How much Flight receives before the token is checked; SECURITY.md has the figures
 
 _SERVE = """
 import sys
@@ -299,7 +301,7 @@ with TokenServer(LOOPBACK, Access("the-token-of-the-run", tls)) as server:
 
 
 class _Apart:
-    """A server in a process of its own, whose memory is looked at all the time."""
+    """A server in its own process, whose memory is measured all the time."""
 
     def __init__(self, tls: Tls | None) -> None:
         files = () if tls is None else (tls.certificate, tls.key, tls.authority)
@@ -324,7 +326,7 @@ class _Apart:
 
     @property
     def grown(self) -> int:
-        """Bytes by which it had grown when it was largest."""
+        """Largest growth of its memory so far, in bytes."""
         return self.peak - self._before
 
     def __enter__(self) -> _Apart:
@@ -339,7 +341,7 @@ class _Apart:
 _LARGE = 200_000_000
 
 
-def test_what_a_stranger_streams_is_not_received() -> None:
+def test_a_stream_without_a_token_is_not_received() -> None:
     with _Apart(None) as server, fl.FlightClient(server.location) as client:
 
         def stream() -> None:
@@ -353,7 +355,7 @@ def test_what_a_stranger_streams_is_not_received() -> None:
         assert server.grown < _LARGE / 4
 
 
-def test_where_clients_show_certificates_a_stranger_sends_nothing_at_all(
+def test_with_client_certificates_a_stranger_sends_nothing_at_all(
     authority: Authority,
 ) -> None:
     tls = authority.tls("IP:127.0.0.1")

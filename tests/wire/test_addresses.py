@@ -1,4 +1,4 @@
-"""Where servers listen and others reach them: names, IPv6, and ports that are taken."""
+"""Addresses of servers: names, IPv6, and ports that are taken."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DRIVER = "grpc://127.0.0.1:4711"
 
 
 def waiting(listen: Listen) -> Listen:
-    """The same, for a task, which waits for a port."""
+    """Return the same for a task, which waits for a free port."""
     return replace(listen, patience_s=10.0)
 
 
@@ -44,27 +44,27 @@ def answers(server: TokenServer) -> bool:
 
 
 def bound(server: TokenServer) -> list[str]:
-    """The addresses that this process listens on, at the server's port."""
-    here = psutil.Process().net_connections("tcp")
-    found = [one.laddr.ip for one in here if one.laddr and one.laddr.port == server.port]
-    return sorted(address.removeprefix("::ffff:") for address in found)  # gRPC binds IPv4 that way
+    """Return the addresses on which this process listens at the server's port."""
+    sockets = psutil.Process().net_connections("tcp")
+    own = [s.laddr.ip for s in sockets if s.laddr and s.laddr.port == server.port]
+    return sorted(address.removeprefix("::ffff:") for address in own)  # gRPC binds IPv4 that way
 
 
 @pytest.fixture(scope="module")
 def own_address() -> str:
     """An address of this machine that is not loopback."""
-    found = [
-        one.address
-        for some in psutil.net_if_addrs().values()
-        for one in some
-        if one.family == socket.AF_INET and not one.address.startswith("127.")
+    addresses = [
+        entry.address
+        for entries in psutil.net_if_addrs().values()
+        for entry in entries
+        if entry.family == socket.AF_INET and not entry.address.startswith("127.")
     ]
-    return found[0] if found else pytest.skip("this machine has only a loopback address")
+    return addresses[0] if addresses else pytest.skip("this machine has only a loopback address")
 
 
 @pytest.fixture
 def free_ports() -> Iterator[range]:
-    """Four ports in a row that nobody has."""
+    """Four consecutive free ports."""
     for first in range(20_000 + os.getpid() % 1000 * 4, 32_000, 4):
         with ExitStack() as stack:
             try:
@@ -109,7 +109,7 @@ def test_local_mode_of_ipv6_stays_on_its_loopback(host: str) -> None:
 def test_the_driver_is_where_spark_says(own_address: str) -> None:
     only = driver_listens({"spark.driver.host": own_address}, False, range(1))
     assert only == Listen(own_address, own_address)
-    # of a service in front of the driver's pod, or of a machine behind which its container is
+    # The address of a service in front of the driver's pod, or of the machine of its container.
     behind = driver_listens({"spark.driver.host": NOT_HERE}, False, range(1))
     assert behind == Listen(NOT_HERE, "0.0.0.0")
     conf = {"spark.driver.host": "driver.svc.invalid", "spark.driver.bindAddress": "localhost"}
@@ -119,7 +119,7 @@ def test_the_driver_is_where_spark_says(own_address: str) -> None:
     assert driver_listens({"spark.driver.host": "[2001:db8::17]"}, False, range(1)).bind == "::"
 
 
-def test_only_what_is_told_is_bound(own_address: str) -> None:
+def test_only_the_given_address_is_bound(own_address: str) -> None:
     with TokenServer(Listen(own_address), Access("t")) as server:
         assert bound(server) == [own_address]
         assert answers(server)
@@ -129,24 +129,24 @@ def test_only_what_is_told_is_bound(own_address: str) -> None:
 
 
 def test_a_task_is_where_its_executor_is(own_address: str) -> None:
-    def told(driver: str = DRIVER, **environ: str) -> str:
+    def address(driver: str = DRIVER, **environ: str) -> str:
         return task_listens(environ, driver, False, Settings()).address
 
-    assert told(SPARK_EXECUTOR_POD_IP="10.0.0.7", SPARK_LOCAL_IP="127.0.0.1") == "10.0.0.7"
-    assert told(SPARK_LOCAL_HOSTNAME="worker-1", SPARK_LOCAL_IP="10.0.0.7") == "worker-1"
-    assert told(SPARK_LOCAL_IP="::1") == told(SPARK_LOCAL_IP="[::1]") == "::1"
-    assert told(NM_HOST="node-1.example") == "node-1.example"
-    # nobody has said: the address that the driver sees this machine at
-    assert told() == "127.0.0.1"
-    assert told("grpc://[::1]:4711") == "::1"
-    assert told(f"grpc://{own_address}:4711", SPARK_LOCAL_IP="") == own_address
+    assert address(SPARK_EXECUTOR_POD_IP="10.0.0.7", SPARK_LOCAL_IP="127.0.0.1") == "10.0.0.7"
+    assert address(SPARK_LOCAL_HOSTNAME="worker-1", SPARK_LOCAL_IP="10.0.0.7") == "worker-1"
+    assert address(SPARK_LOCAL_IP="::1") == address(SPARK_LOCAL_IP="[::1]") == "::1"
+    assert address(NM_HOST="node-1.example") == "node-1.example"
+    # Without a variable it is the address from which this machine reaches the driver.
+    assert address() == "127.0.0.1"
+    assert address("grpc://[::1]:4711") == "::1"
+    assert address(f"grpc://{own_address}:4711", SPARK_LOCAL_IP="") == own_address
 
 
 def test_a_name_that_is_loopback_only_here_is_bound_everywhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 0))]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    resolved = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: resolved)
     listen = task_listens({"SPARK_LOCAL_HOSTNAME": "laptop"}, DRIVER, False, Settings())
     assert listen == waiting(Listen("laptop", "0.0.0.0"))
 
@@ -166,14 +166,14 @@ def test_a_range_of_ports_is_taken_one_by_one(free_ports: range) -> None:
         assert again.port in free_ports
 
 
-def test_a_task_waits_for_a_port_of_one_that_is_ending(free_ports: range) -> None:
+def test_a_task_waits_for_the_port_of_a_server_that_is_ending(free_ports: range) -> None:
     taken = [socket.create_server(("127.0.0.1", port)) for port in free_ports]
     listen = Listen("127.0.0.1", ports=free_ports, patience_s=30)
     Timer(0.3, taken[2].close).start()
     with TokenServer(listen, Access("t")) as server:
         assert server.port == free_ports[2]
-    for one in taken:
-        one.close()
+    for listener in taken:
+        listener.close()
 
 
 RACER = """
@@ -197,27 +197,27 @@ def test_processes_that_race_for_ports_all_get_one(free_ports: range) -> None:
             stack.enter_context(Popen(command, stdin=PIPE, stdout=PIPE, text=True))
             for _ in free_ports
         ]
-        said = [(one.stdin, one.stdout) for one in racers if one.stdin and one.stdout]
-        assert [out.readline() for _, out in said] == ["ready\n"] * 4
-        for go, _ in said:
+        pipes = [(racer.stdin, racer.stdout) for racer in racers if racer.stdin and racer.stdout]
+        assert [out.readline() for _, out in pipes] == ["ready\n"] * 4
+        for go, _ in pipes:
             print("go", file=go, flush=True)
-        assert {int(out.readline()) for _, out in said} == set(free_ports)
-        for go, _ in said:
+        assert {int(out.readline()) for _, out in pipes} == set(free_ports)
+        for go, _ in pipes:
             print("end", file=go, flush=True)
 
 
-def test_an_address_that_is_not_here_is_refused_with_its_reason() -> None:
+def test_an_address_of_another_machine_is_refused_with_the_reason() -> None:
     with pytest.raises(SettingError, match=rf"cannot listen on {NOT_HERE}:0: .*ssign") as refused:
         TokenServer(Listen(NOT_HERE), Access("t"))
     assert "spark.driver.bindAddress" in refused.value.hint
 
 
 @pytest.mark.parametrize("text", ["", "a", "5-4", "0-4", "70000", "1-2-3", "-5", "40000-"])
-def test_what_is_no_range_of_ports(text: str) -> None:
+def test_an_invalid_range_of_ports_is_refused(text: str) -> None:
     with pytest.raises(SettingError, match="not a port or a range"):
         Settings(ports=text)
 
 
-def test_names_are_looked_up() -> None:
+def test_host_names_are_resolved() -> None:
     assert is_here(socket.gethostname())
     assert not is_here("nobody.invalid")

@@ -1,4 +1,4 @@
-"""The token of control: where it is kept, who can read it, and how it is found from elsewhere."""
+"""The control token: where it is saved, who can read it, and how another machine gets it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_only_the_user_can_read_it_and_it_goes_with_the_query(tmp_path: Path) -> None:
+def test_only_the_user_can_read_it_until_the_query_ends(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path)}
     kept = KeyFile("f00d", "beef", environ)
     kept.keep(KEY)
@@ -49,17 +49,17 @@ def test_a_user_without_a_home(
     assert _mode(tmp_path / f"penstock-{os.geteuid()}") == 0o700
 
 
-def test_a_folder_that_others_can_look_into_is_not_used(
+def test_a_folder_that_others_can_read_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In the folder for temporary files anybody can have made it."""
+    """Any user may have created it in the folder for temporary files."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     folder = tmp_path / f"penstock-{os.geteuid()}"
     folder.mkdir()
     folder.chmod(0o777)
     KeyFile("f00d", "beef", {}).keep(KEY)
     assert list(folder.iterdir()) == []
-    assert "its token cannot be kept here" in caplog.text
+    assert "its token cannot be saved" in caplog.text
     folder.rmdir()
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     folder.symlink_to(tmp_path / "elsewhere")
@@ -72,9 +72,9 @@ def test_a_folder_of_another_user_is_not_used(
 ) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path)}
     KeyFile("f00d", "beef", environ).keep(KEY)
-    found = os.lstat
+    lstat = os.lstat
     monkeypatch.setattr(
-        os, "lstat", lambda path: os.stat_result([*found(path)[:4], 4711, *found(path)[5:10]])
+        os, "lstat", lambda path: os.stat_result([*lstat(path)[:4], 4711, *lstat(path)[5:10]])
     )
     assert KeyFile("f00d", "beef", environ).read() is None
 
@@ -96,16 +96,16 @@ def test_keys_of_drivers_that_were_killed_are_removed(tmp_path: Path) -> None:
     assert left == {"bb", "cc"}
 
 
-def test_the_location_beside_the_token_is_the_one_that_is_asked(tmp_path: Path) -> None:
-    """Not what the checkpoint says: who can write there would get the token."""
+def test_the_location_is_the_one_saved_with_the_token(tmp_path: Path) -> None:
+    """The checkpoint's location is not used: a user who can write there would get the token."""
     environ = {"XDG_STATE_HOME": str(tmp_path)}
     KeyFile("f00d", "beef", environ).keep(KEY)
     assert key_of(CONTROL, environ) == KEY
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", "f00d\n"])
-def test_a_checkpoint_names_no_other_file(name: str, tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="does not name a start"):
+def test_a_checkpoint_cannot_name_another_file(name: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="not a valid name for a start"):
         key_of(CONTROL | {"run": name}, {"XDG_STATE_HOME": str(tmp_path)})
 
 
@@ -116,12 +116,12 @@ def test_a_token_that_the_user_has_chosen(tmp_path: Path) -> None:
     assert control_token(by_file, {}) == control_token(Settings(), by_name) == CHOSEN
     assert control_token(Settings(), {}) != control_token(Settings(), {})
     for environ in (by_name, {"PENSTOCK_CONTROL_TOKEN_FILE": str(file)}):
-        found = key_of(CONTROL, environ)
-        assert (found.location, found.token) == (CONTROL["location"], CHOSEN)
+        key = key_of(CONTROL, environ)
+        assert (key.location, key.token) == (CONTROL["location"], CHOSEN)
 
 
 @pytest.mark.parametrize("token", ["short", "x" * 15, "with space " * 4, "ümlaut" * 4, "tab\t" * 8])
-def test_a_token_that_can_be_guessed_or_not_be_sent(token: str, tmp_path: Path) -> None:
+def test_a_weak_or_invalid_token_is_refused(token: str, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(token)
     for attempt in (
@@ -133,25 +133,25 @@ def test_a_token_that_can_be_guessed_or_not_be_sent(token: str, tmp_path: Path) 
         assert token not in str(refused.value)
 
 
-def test_nothing_is_known(tmp_path: Path) -> None:
+def test_a_missing_token_is_explained(tmp_path: Path) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path)}
     with pytest.raises(SettingError, match=r"as the user who started it.*PENSTOCK_CONTROL_TOKEN"):
         key_of(CONTROL, environ)
     with pytest.raises(SettingError, match="cannot be read from"):
         key_of(CONTROL, environ | {"PENSTOCK_CONTROL_TOKEN_FILE": str(tmp_path / "missing")})
-    with pytest.raises(SettingError, match="is not here"):
+    with pytest.raises(SettingError, match="no control token found"):
         key_of({"location": LOCATION, "token": "of an older release", "pid": 1}, environ)
 
 
 def test_tls_from_another_machine() -> None:
     environ = {"PENSTOCK_CONTROL_TOKEN": CHOSEN}
     secured = CONTROL | {"location": "grpc+tls://192.0.2.66:1"}
-    with pytest.raises(SettingError, match=r"speaks TLS.*set PENSTOCK_TLS_AUTHORITY"):
+    with pytest.raises(SettingError, match=r"uses TLS.*set PENSTOCK_TLS_AUTHORITY"):
         key_of(secured, environ)
     environ |= {"PENSTOCK_TLS_AUTHORITY": "ca.crt"}
     assert key_of(secured, environ).tls == Tls("", "", "ca.crt", mutual=False)
     environ |= {"PENSTOCK_TLS_CERTIFICATE": "me.crt", "PENSTOCK_TLS_KEY": "me.key"}
     environ |= {"PENSTOCK_TLS_NAME": "penstock"}
     assert key_of(secured, environ).tls == Tls("me.crt", "me.key", "ca.crt", "penstock")
-    with pytest.raises(SettingError, match="speaks no TLS"):  # who wrote that wants the token
+    with pytest.raises(SettingError, match="uses no TLS"):  # it may be there to steal the token
         key_of(CONTROL, environ)

@@ -1,4 +1,4 @@
-"""Connections to servers that are gone do not pile up."""
+"""Connections to servers that are gone do not accumulate."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def descriptors() -> int:
     return psutil.Process().num_fds()
 
 
-def test_what_nobody_uses_is_closed_when_another_is_connected() -> None:
+def test_an_idle_connection_is_closed_when_another_is_opened() -> None:
     now = [0.0]
     with closing(Endpoints(Access("token"), clock=lambda: now[0], idle_s=60)) as kept:
         first, second = kept.at("grpc://127.0.0.1:1"), kept.at("grpc://127.0.0.1:2")
@@ -42,7 +42,7 @@ def test_what_nobody_uses_is_closed_when_another_is_connected() -> None:
         assert kept.at("grpc://127.0.0.1:1") is not first
 
 
-def test_a_call_under_way_is_not_cut_off() -> None:
+def test_a_connection_with_a_running_call_stays_open() -> None:
     now = [0.0]
     with Server() as server, closing(Endpoints(Access("token"), clock=lambda: now[0])) as kept:
         endpoint = kept.at(server.location)
@@ -62,7 +62,7 @@ def test_a_failed_call_leaves_an_endpoint_idle() -> None:
         assert not endpoint.busy
 
 
-def test_a_call_through_a_closed_connection_finds_nobody() -> None:
+def test_a_call_through_a_closed_connection_fails() -> None:
     with Server() as server:
         endpoint = Endpoint(server.location, Access("token"))
         endpoint.close()
@@ -70,7 +70,7 @@ def test_a_call_through_a_closed_connection_finds_nobody() -> None:
             endpoint.call("echo", 2_000)
 
 
-def test_those_of_one_run_are_closed_together() -> None:
+def test_connections_of_one_run_are_closed_together() -> None:
     kept = Endpoints()
     for token in ("a", "b"):
         for port in (1, 2):
@@ -96,7 +96,7 @@ def test_many_incarnations_leave_no_descriptors() -> None:
 def test_hosts_that_come_and_go_leave_no_connections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the driver, in couriers and in hosts: each new incarnation sweeps away what is left."""
+    """In the driver, couriers and hosts, a connection to a new incarnation closes old ones."""
     with trial("sums", str(tmp_path), hosts=2) as flow:
         monkeypatch.setattr(channels._endpoints, "_idle_s", 0.2)
         monkeypatch.setattr(flow.cluster.fleet._endpoints, "_idle_s", 0.2)

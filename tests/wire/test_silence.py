@@ -1,4 +1,4 @@
-"""Silence as a watch counts it."""
+"""Measuring the silence of peers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from penstock.wire.silence import Silences
 TICK, LIMIT = 500, 5_000
 
 
-def test_a_silent_one_is_noticed_in_time_and_others_are_not() -> None:
-    """Ticks come when they come; heartbeats of the living do, too."""
+def test_only_a_silent_peer_is_noticed_and_in_time() -> None:
+    """Ticks come at irregular times."""
     pick = random.Random(3)
     watch, now, beats = Silences[str](TICK), 0.0, 0
     noticed = None
@@ -24,14 +24,14 @@ def test_a_silent_one_is_noticed_in_time_and_others_are_not() -> None:
     assert LIMIT < noticed < LIMIT + 2 * 1.9 * TICK
 
 
-def test_whoever_was_stopped_itself_has_not_heard_silence() -> None:
+def test_a_pause_of_the_watch_is_not_silence_of_others() -> None:
     watch = Silences[str](TICK)
     watch.tick(0, {"host": 1})
     assert watch.tick(20_000, {"host": 1}) == {"host": 2 * TICK}
     assert watch.tick(20_500, {"host": 2}) == {"host": 0}
 
 
-def test_a_new_one_starts_from_nothing_and_one_that_left_is_forgotten() -> None:
+def test_a_new_peer_starts_at_zero_and_one_that_left_is_forgotten() -> None:
     watch = Silences[str](TICK)
     watch.tick(0, {"a": 1})
     watch.tick(TICK, {"a": 1})

@@ -1,1 +1,1 @@
-"""The `penstock` command: verbs, options and help. What verbs do is in console/, sim/ and bench."""
+"""The `penstock` command: verbs, options and help. Verbs call code in console/, sim/ and bench."""

@@ -1,15 +1,15 @@
 """The `penstock` command: its verbs, their options, and how they end.
 
-A verb here holds its options and help, and imports what it runs inside its function, so that
-`penstock --help` stays quick. `main` alone decides how the command ends:
+A verb imports the code that it runs inside its function, so that `penstock --help` stays quick. `main`
+chooses the exit code:
 
-    0    done
-    1    done, and the answer is no (a check that failed)
-    2    a `PenstockError`, shown without a traceback, or options that make no sense
+    0    success
+    1    a check failed, or there is no such entry
+    2    a `PenstockError`, shown without a traceback, or invalid options
     130  Ctrl-C
-    143  told to end (SIGTERM), after cleaning up
+    143  SIGTERM, after cleaning up
 
-Any other error is a defect of Penstock, and shows its traceback.
+Any other error is a bug in Penstock, and shows its traceback.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from penstock import __version__
 from penstock.cli.cluster import cluster
 from penstock.cli.ctl import ctl
 from penstock.cli.functions import functions
@@ -47,8 +48,8 @@ app.command()(simulate)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command and leave the process. Without `arguments`, those of the command line."""
-    # Being told to end runs the same clean-up as Ctrl-C does.
+    """Run the command and exit the process. `arguments` are those of the command line by default."""
+    # SIGTERM runs the same clean-up as Ctrl-C.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         app(arguments, prog_name="penstock")
@@ -74,9 +75,7 @@ def _show(error: PenstockError) -> None:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"penstock {version('penstock')}")
+        typer.echo(f"penstock {__version__}")
         raise typer.Exit
 
 
@@ -94,7 +93,7 @@ def root(
 def doctor(
     checkpoint: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="A checkpoint folder to try too: a path or a URI."),
+        typer.Option(metavar="DIR", help="Also check this checkpoint folder: a path or a URI."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
@@ -117,28 +116,32 @@ def doctor(
 
 @app.command()
 def demo(
-    seconds: Annotated[int, typer.Option(min=1, help="How long rows arrive.")] = 30,
-    rate: Annotated[int, typer.Option(min=1, help="Rows that arrive each second.")] = 20_000,
-    keys: Annotated[int, typer.Option(min=1, help="Distinct keys.")] = 10_000,
-    hosts: Annotated[int, typer.Option(min=1, max=64, help="Hosts to share them.")] = 2,
+    seconds: Annotated[int, typer.Option(min=1, help="Seconds for which rows arrive.")] = 30,
+    rate: Annotated[int, typer.Option(min=1, help="Rows per second.")] = 20_000,
+    keys: Annotated[int, typer.Option(min=1, help="Number of distinct keys.")] = 10_000,
+    hosts: Annotated[
+        int, typer.Option(min=1, max=64, help="Number of hosts; with --live the maximum.")
+    ] = 2,
     live: Annotated[
         bool,
         typer.Option(
             "--live",
-            help="Live mode: rows come in bursts (a quarter of the rate, and all of it for 2 s of every "
-            "10 s), results leave within milliseconds, and there are 1 to so many hosts, as the load asks.",
+            help="Live mode: results leave within milliseconds. Rows come in bursts (a quarter of the rate, "
+            "and all of it for 2 s of every 10 s), and the number of hosts follows the load.",
         ),
     ] = False,
 ) -> None:
     """Run a keyed aggregation on generated rows and check its sums; exit code 1 if one is wrong."""
     from penstock.console.demo.run import DemoLoad, run
+    from penstock.logs import log_to_stderr
 
+    log_to_stderr()
     if not run(DemoLoad(seconds, rate, keys, hosts, live)):
         raise typer.Exit(1)
 
 
 def _add_extension(name: str, about: str) -> None:
-    """Add a verb that another package has: listed always, looked for when it is called."""
+    """Add a verb of another package. It is always listed, and imported when it is called."""
 
     @app.command(
         name,
@@ -147,6 +150,9 @@ def _add_extension(name: str, about: str) -> None:
         context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     )
     def run(context: typer.Context) -> None:
+        from penstock.logs import log_to_stderr
+
+        log_to_stderr()
         extension("penstock.commands", name)(context.args, prog_name=f"penstock {name}")
 
 
@@ -172,23 +178,26 @@ def state_show(
     step: StepName = None,
     key: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY", help="Just this key; a comma or a --key for each column."),
+        typer.Option(
+            metavar="KEY",
+            help="Show this key only; with several key columns, 1,2 or a --key for each.",
+        ),
     ] = None,
-    epoch: Annotated[int | None, typer.Option(help="As of this epoch; the newest if none.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many entries.")] = 20,
+    epoch: Annotated[int | None, typer.Option(help="Version to show. Default: the newest.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of entries.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Show entries of a step, or one key and its files; exit code 1 if there is no such key."""
+    """Show a step's entries, or one key and the files that have it; exit code 1 if the key is missing."""
     from penstock.console.checkpoint import view
     from penstock.console.checkpoint.checkpoint import Checkpoint
 
-    found = Checkpoint(checkpoint)
-    step = found.chosen(step)
+    opened = Checkpoint(checkpoint)
+    step = opened.chosen(step)
     if not key:
-        entries = found.entries(step, epoch, limit)
+        entries = opened.entries(step, epoch, limit)
         show(view.as_json(entries) if as_json else view.draw_entries(entries))
         return
-    history = found.history(step, key, epoch)
+    history = opened.history(step, key, epoch)
     if history is None:
         typer.echo(f"{step} has no entry for the key {','.join(key)}", err=True)
         raise typer.Exit(1)
@@ -199,25 +208,25 @@ def state_show(
 def state_slots(
     checkpoint: CheckpointFolder,
     step: Annotated[
-        str | None, typer.Option(metavar="STEP", help="Which step; all of them if none.")
+        str | None, typer.Option(metavar="STEP", help="Name of the step. Default: all steps.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show where slots are, since when and why, and what the store has of them."""
+    """Show the host of each slot, since when and why, and its entries in the store."""
     from rich.console import Group
 
     from penstock.console.checkpoint import view
     from penstock.console.checkpoint.checkpoint import Checkpoint
 
-    found = Checkpoint(checkpoint)
-    steps = found.steps if step is None else [found.chosen(step)]
-    slots = [found.slots(one) for one in steps]
+    opened = Checkpoint(checkpoint)
+    steps = opened.steps if step is None else [opened.chosen(step)]
+    slots = [opened.slots(name) for name in steps]
     show(view.as_json(slots) if as_json else Group(*map(view.draw_slots, slots)))
 
 
 @state.command("letters")
 def state_letters(checkpoint: CheckpointFolder) -> None:
-    """Show the rows that were set aside (dead letters), as lines of JSON, oldest first."""
+    """Print the dead letters, rows that could not be processed, as lines of JSON, oldest first."""
     from penstock.console.checkpoint.checkpoint import Checkpoint
 
     for line in Checkpoint(checkpoint).letters():

@@ -17,23 +17,25 @@ cluster = typer.Typer(
 )
 Folder = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="Where its logs and state are; one of the user's if none."),
+    typer.Option(
+        metavar="DIR", help="Folder of its logs and state. Default: a folder of the user's."
+    ),
 ]
 
 
 @cluster.command("up")
 def cluster_up(
-    workers: Annotated[int, typer.Option(min=1, help="How many workers.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Number of workers.")] = 2,
     cores: Annotated[int, typer.Option(min=1, help="Task slots of each worker.")] = 4,
     memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="What each worker may give to executors.")
+        str, typer.Option(metavar="SIZE", help="Memory of each worker for executors.")
     ] = "1g",
     address: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where it listens; loopback, unless told.")
+        str, typer.Option(metavar="ADDRESS", help="Address that it listens on.")
     ] = "127.0.0.1",
     folder: Folder = None,
 ) -> None:
-    """Start a master and workers in the background, and tell how to use them."""
+    """Start a master and workers in the background, and print how to use them."""
     from rich.console import Console
 
     from penstock.console.cluster import background
@@ -43,15 +45,15 @@ def cluster_up(
     place = folder or background.user_folder()
     with telling(Console(stderr=True)) as tell:
         tell(f"Starting a master and {workers} {_workers(workers)}")
-        found = background.up(place.absolute(), Shape(workers, cores, memory, address))
-    typer.echo(f"{found.master}: {_shape(found)}. Logs are in {place / 'logs'}.")
-    typer.echo(f'Start a flow on it with  ps.session(master="{found.master}")')
+        running = background.up(place.absolute(), Shape(workers, cores, memory, address))
+    typer.echo(f"{running.master}: {_shape(running)}. Logs are in {place / 'logs'}.")
+    typer.echo(f'Start a flow on it with  ps.session(master="{running.master}")')
     typer.echo("and end it with          penstock cluster down" + _named(folder))
 
 
 @cluster.command("down")
 def cluster_down(folder: Folder = None) -> None:
-    """End the cluster, and the executors of whatever runs on it."""
+    """End the cluster, and the executors of all applications on it."""
     from penstock.console.cluster import background
 
     place = folder or background.user_folder()
@@ -61,27 +63,27 @@ def cluster_down(folder: Folder = None) -> None:
 
 @cluster.command("status")
 def cluster_status(folder: Folder = None, as_json: AsJson = False) -> None:
-    """Tell whether a cluster runs, and where; exit code 1 if none does, or not all of it."""
+    """Show whether a cluster runs, and its master; exit code 1 if none runs, or a part of it has ended."""
     from penstock import codec
     from penstock.console.cluster import background
 
-    found = background.running((folder or background.user_folder()).absolute())
-    missing = [] if found is None else found.missing()
+    running = background.running((folder or background.user_folder()).absolute())
+    missing = [] if running is None else running.missing()
     if as_json:
-        plain = None if found is None else codec.to_plain(found) | {"missing": missing}
-        typer.echo(codec.text(plain, indent=2))
-    elif found is None:
+        facts = None if running is None else codec.to_plain(running) | {"missing": missing}
+        typer.echo(codec.text(facts, indent=2))
+    elif running is None:
         typer.echo("No cluster runs. Start one with `penstock cluster up`.")
     else:
-        typer.echo(f"{found.master}: {_shape(found)}.")
+        typer.echo(f"{running.master}: {_shape(running)}.")
         for name in missing:
-            typer.echo(f"{name} runs no more: end the rest with `penstock cluster down`.")
-    if found is None or missing:
+            typer.echo(f"{name} has ended: end the rest with `penstock cluster down`.")
+    if running is None or missing:
         raise typer.Exit(1)
 
 
-def _shape(found: Running) -> str:
-    shape = found.shape
+def _shape(running: Running) -> str:
+    shape = running.shape
     return (
         f"{shape.workers} {_workers(shape.workers)} with {shape.cores} task slots and "
         f"{shape.memory} of memory each"

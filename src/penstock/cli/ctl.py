@@ -13,7 +13,7 @@ ctl = typer.Typer(help="Look at a running query, and steer it.", no_args_is_help
 
 @ctl.command("status")
 def ctl_status(checkpoint: CheckpointFolder, as_json: AsJson = False) -> None:
-    """Show a running query: its hosts, their slots, how they fare, and what state moved."""
+    """Show a running query: its hosts, their slots and load, and moves of state."""
     from penstock.console.running import view
     from penstock.console.running.query import RunningQuery
 
@@ -24,7 +24,7 @@ def ctl_status(checkpoint: CheckpointFolder, as_json: AsJson = False) -> None:
 @ctl.command("watch")
 def ctl_watch(
     checkpoint: CheckpointFolder,
-    once: Annotated[bool, typer.Option("--once", help="Show the page once, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show the page once, and exit.")] = False,
 ) -> None:
     """Watch a running query: latency against its SLA, hosts, hot keys and decisions."""
     from penstock.console.running.watch import watch
@@ -35,16 +35,18 @@ def ctl_watch(
 @ctl.command("journal")
 def ctl_journal(
     checkpoint: CheckpointFolder,
-    last: Annotated[int, typer.Option(min=1, metavar="N", help="How many entries.")] = 20,
+    last: Annotated[int, typer.Option(min=1, metavar="N", help="Number of entries.")] = 20,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on with new entries as they come, until Ctrl-C.")
+        bool, typer.Option("--follow", help="Print new entries as they come, until Ctrl-C.")
     ] = False,
     hosts: Annotated[
-        bool, typer.Option("--hosts", help="With the figures of each host below a decision.")
+        bool, typer.Option("--hosts", help="Print the figures of each host below a decision.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one line of JSON per entry.")
+    ] = False,
 ) -> None:
-    """Show what control decided and did, and why; the query need not run any more."""
+    """Show autoscaling decisions, their reasons and results. The query need not be running."""
     from itertools import chain
 
     from penstock import codec
@@ -62,42 +64,48 @@ def ctl_journal(
 def ctl_steer(
     checkpoint: CheckpointFolder,
     latency: Annotated[
-        str | None, typer.Option(metavar="TIME", help="The SLA's bound, such as 1s.")
+        str | None, typer.Option(metavar="TIME", help="The SLA's latency, such as 1s.")
     ] = None,
     window: Annotated[
         str | None, typer.Option(metavar="TIME", help="The SLA's window, such as 1s.")
     ] = None,
     alert: Annotated[
-        str | None, typer.Option(metavar="TIME", help="A latency that is a sign of trouble.")
+        str | None, typer.Option(metavar="TIME", help="Latency above which a step may need help.")
     ] = None,
     margin: Annotated[
         float | None,
-        typer.Option(metavar="SHARE", help="How much of a host is not counted on, such as 0.2."),
+        typer.Option(
+            metavar="SHARE", help="Share of a host's service rate to keep in reserve, such as 0.2."
+        ),
     ] = None,
     at_least: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Hosts that a step has at least.")
+        int | None, typer.Option(min=1, metavar="N", help="Minimum number of hosts per step.")
     ] = None,
     at_most: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Hosts that a step has at most.")
+        int | None, typer.Option(min=1, metavar="N", help="Maximum number of hosts per step.")
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option(metavar="POLICY", help="Who decides, such as switch(0.2) or static(4)."),
+        typer.Option(
+            metavar="POLICY", help="Autoscaling policy, such as switch(0.2) or static(4)."
+        ),
     ] = None,
     dry_run: Annotated[
         bool | None,
-        typer.Option("--dry-run/--no-dry-run", help="Only tell what would be done; or do it."),
+        typer.Option("--dry-run/--no-dry-run", help="Only record decisions, or carry them out."),
     ] = None,
     functions_at_most: Annotated[
         int | None,
-        typer.Option(min=0, metavar="N", help="Functions that a step has at most at a time."),
+        typer.Option(min=0, metavar="N", help="Maximum number of functions per step."),
     ] = None,
     patience: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="How long functions carry a burst before hosts come."),
+        typer.Option(
+            metavar="TIME", help="Time that functions carry a burst before hosts are added."
+        ),
     ] = None,
 ) -> None:
-    """Change what a running query keeps to; shows what is in force. Without options: only that."""
+    """Change the SLA and autoscaling settings of a running query, and show them. Without options: show."""
     from penstock.console.running import view
     from penstock.console.running.query import RunningQuery
     from penstock.control.elastic import Steering
@@ -113,11 +121,13 @@ def ctl_steer(
 @ctl.command("move")
 def ctl_move(
     checkpoint: CheckpointFolder,
-    slots: Annotated[str, typer.Option(metavar="SLOTS", help="Which slots, such as 0-15,20.")],
-    to: Annotated[str, typer.Option(metavar="HOST", help="The host, as ctl status names it.")],
+    slots: Annotated[str, typer.Option(metavar="SLOTS", help="Slots to move, such as 0-15,20.")],
+    to: Annotated[
+        str, typer.Option(metavar="HOST", help="Host to move them to, as shown by ctl status.")
+    ],
     step: StepName = None,
 ) -> None:
-    """Let slots live on a host, from the next epoch on."""
+    """Move slots to a host, from the next epoch on."""
     from penstock.console.running.query import RunningQuery
     from penstock.plan.slots import slots_to_text
 
@@ -128,10 +138,10 @@ def ctl_move(
 @ctl.command("scale")
 def ctl_scale(
     checkpoint: CheckpointFolder,
-    hosts: Annotated[int, typer.Option(min=1, metavar="N", help="How many hosts.")],
+    hosts: Annotated[int, typer.Option(min=1, metavar="N", help="Number of hosts.")],
     step: StepName = None,
 ) -> None:
-    """Give a step this number of hosts; slots move when new ones are up."""
+    """Scale a step to this number of hosts. Slots move when new hosts are up."""
     from penstock.console.running.query import RunningQuery
 
     step = RunningQuery(checkpoint).scale(hosts, step)
@@ -149,7 +159,7 @@ def ctl_migration(
         ),
     ],
 ) -> None:
-    """Choose how state follows slots that change hands."""
+    """Choose how state follows slots that move to another host."""
     from penstock.console.running.query import RunningQuery
 
     typer.echo(f"migration is now {RunningQuery(checkpoint).migrate_by(strategy)}")

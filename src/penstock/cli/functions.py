@@ -1,4 +1,4 @@
-"""`penstock functions`: prepares what functions (burst workers) run from."""
+"""`penstock functions`: archives and images for functions (burst workers)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ functions = typer.Typer(no_args_is_help=True)
 
 @functions.callback()
 def about() -> None:
-    """Functions (burst workers), which take up bursts."""
+    """Functions (burst workers), which carry bursts."""
 
 
 @functions.command("package")
@@ -31,7 +31,7 @@ def package_flow(
         typer.Option(
             "--module",
             metavar="MODULE",
-            help="Another module whose code goes along. May be given several times.",
+            help="Another module to include. May be repeated.",
         ),
     ] = None,
     vendor: Annotated[
@@ -50,6 +50,6 @@ def package_flow(
     megabytes = packed.unpacked_bytes / 2**20
     typer.echo(f"{packed.path}: {megabytes:.1f} MB unpacked, handler penstock_handler.handler")
     if not packed.vendored:
-        typer.echo(f"Beside it a burst worker needs {', '.join(packed.requirements)}.")
+        typer.echo(f"A burst worker also needs {', '.join(packed.requirements)}.")
     if not packed.fits:
-        typer.echo("To make an image of it: unzip it into a folder of its own, then docker build.")
+        typer.echo("To make an image of it, unzip it into an empty folder, then run docker build.")

@@ -1,4 +1,4 @@
-"""Options that several verbs of the `penstock` command have, and how verbs print."""
+"""Options that several verbs share, and functions that print."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ CheckpointFolder = Annotated[
     str, typer.Argument(metavar="CHECKPOINT", help="The folder given to start(checkpoint=...).")
 ]
 StepName = Annotated[
-    str | None, typer.Option(metavar="STEP", help="Which step; the only one if there is one.")
+    str | None, typer.Option(metavar="STEP", help="Name of the step. Needed if there are several.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def show(what: RenderableType) -> None:
-    """Print it; text as it is."""
-    if isinstance(what, str):
-        typer.echo(what)
+def show(output: RenderableType) -> None:
+    """Print text as it is, and anything else with rich."""
+    if isinstance(output, str):
+        typer.echo(output)
     else:
-        wide_console().print(what)
+        wide_console().print(output)
 
 
 def wide_console() -> Console:
-    """Print as wide as the terminal, or with room for everything where there is none."""
+    """A console as wide as the terminal, or 240 columns wide if the output is not a terminal."""
     from rich.console import Console
 
     console = Console()

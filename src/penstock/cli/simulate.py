@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.cli.options import show, wide_console
 from penstock.control.journal.entry import Entry
 from penstock.errors import SettingError
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.sim.workload import Workload
 
 _TELL_S = 0.1
-"""Between two looks at how far a run is."""
+"""Seconds between updates of the progress bar."""
 
 
 def simulate(
@@ -37,69 +38,80 @@ def simulate(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="A CSV or Parquet file instead: time_ms, time or arrival; slot or key; count.",
+            help="CSV or Parquet file with the load: columns time_ms, time or arrival; slot or key; count.",
         ),
     ] = None,
     replay: Annotated[
         str | None,
         typer.Option(
             metavar="CHECKPOINT",
-            help="Decide once more on the recorded events of the newest start of a query; with "
-            "--policy, tell what that would have decided.",
+            help="Replay the recorded events of the newest start of a query, and its decisions; with "
+            "--policy, show what that policy would have decided.",
         ),
     ] = None,
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="POLICY", help="As in elastic(policy=...); may be given again, to compare."
+            metavar="POLICY", help="Policy, as in elastic(policy=...). May be repeated, to compare."
         ),
     ] = None,
-    latency: Annotated[str, typer.Option(help="The SLA's bound on average latency.")] = "1s",
+    latency: Annotated[str, typer.Option(help="The SLA's average latency.")] = "1s",
     window: Annotated[str, typer.Option(help="The SLA's window.")] = "1s",
     alert: Annotated[
-        str | None, typer.Option(help="Latency that is a sign of trouble; half the bound if none.")
+        str | None,
+        typer.Option(help="Latency above which a step may need help. Default: half of --latency."),
     ] = None,
-    delta: Annotated[str, typer.Option(help="How often control looks, and counts.")] = "100ms",
-    slots: Annotated[int, typer.Option(min=1, metavar="N", help="Slots of the step.")] = 64,
+    delta: Annotated[str, typer.Option(help="Time between looks at the load.")] = "100ms",
+    slots: Annotated[int, typer.Option(min=1, metavar="N", help="Number of slots.")] = 64,
     skew: Annotated[
         str | None,
-        typer.Option(help="How uneven it is: uniform, zipf(0.8), hotspot(0.5, 3, 1, 60s)."),
+        typer.Option(help="Skew of the slots: uniform, zipf(0.8), hotspot(0.5, 3, 1, 60s)."),
     ] = None,
     duration: Annotated[
-        str | None, typer.Option(help="How long; a day of the exchange or 20 minutes if none.")
+        str | None,
+        typer.Option(help="Simulated time. Default: a day of the exchange, or 20 minutes."),
     ] = None,
-    warm_up: Annotated[str, typer.Option(help="What is not judged, at the beginning.")] = "0s",
+    warm_up: Annotated[
+        str, typer.Option(help="Time at the beginning that the figures leave out.")
+    ] = "0s",
     hosts: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Hosts in the beginning.")
+        int | None, typer.Option(min=1, metavar="N", help="Number of hosts at the beginning.")
     ] = None,
-    at_least: Annotated[int, typer.Option(min=1, metavar="N", help="Hosts at least.")] = 1,
-    at_most: Annotated[int, typer.Option(min=1, metavar="N", help="Hosts at most.")] = 32,
+    at_least: Annotated[int, typer.Option(min=1, metavar="N", help="Minimum number of hosts.")] = 1,
+    at_most: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of hosts.")] = 32,
     service_rate: Annotated[
-        float | None, typer.Option(metavar="R", help="Records a second that a host can take.")
+        float | None, typer.Option(metavar="R", help="Records per second that a host can process.")
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(help="continuous or epochs; epochs if there are functions.")
+        str | None,
+        typer.Option(help="continuous or epochs. Default: epochs if --functions."),
     ] = None,
-    epoch_cost: Annotated[str, typer.Option(help="What an empty epoch takes.")] = "250ms",
-    start: Annotated[str, typer.Option(help="Until a new host is up.")] = "1s",
+    epoch_cost: Annotated[str, typer.Option(help="Duration of an empty epoch.")] = "250ms",
+    start: Annotated[str, typer.Option(help="Time until a new host is up.")] = "1s",
     functions: Annotated[
         int | None,
         typer.Option(
-            min=0, metavar="N", help="So many functions at most take up bursts, in epochs."
+            min=0, metavar="N", help="Maximum number of functions that carry bursts; needs epochs."
         ),
     ] = None,
-    switch: Annotated[str, typer.Option(help="Pause of hosts that give or get slots.")] = "300ms",
+    switch: Annotated[
+        str, typer.Option(help="Pause of a host that gives or gets slots.")
+    ] = "300ms",
     alpha: Annotated[
-        float, typer.Option(help="Some hosts are so many times as fast as others.")
+        float, typer.Option(help="Speed of the faster hosts, as a multiple of the others'.")
     ] = 1.0,
-    beta: Annotated[float, typer.Option(help="The share of such hosts.")] = 0.0,
-    seed: Annotated[int, typer.Option(metavar="S", help="The same seed, the same run.")] = 1,
+    beta: Annotated[float, typer.Option(help="Share of the faster hosts, from 0 to 1.")] = 0.0,
+    seed: Annotated[
+        int,
+        typer.Option(metavar="S", help="Seed: the same seed gives the same run."),
+    ] = 1,
     journal: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write all that was decided there.")
+        str | None,
+        typer.Option(metavar="FILE", help="Write the journal of decisions to this file."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Try policies on a simulated step, or on a recorded run: hours in seconds, no Spark."""
+    """Try policies on a simulated step or a recorded run, without Spark: hours of load in seconds."""
     from pathlib import Path
 
     from rich.console import Console
@@ -113,17 +125,19 @@ def simulate(
     from penstock.sim.workload import Workload
     from penstock.sim.workload import workload as find
 
-    given = {"a workload": workload, "a trace": trace, "a replay": replay}
-    several = [name for name, one in given.items() if one is not None]
-    if len(several) > 1:
-        raise SettingError(" and ".join(several), hint="give one of them")
+    loads = {"a workload": workload, "a trace": trace, "a replay": replay}
+    chosen = [name for name, load in loads.items() if load is not None]
+    if len(chosen) > 1:
+        raise SettingError(f"simulate got {' and '.join(chosen)}", hint="use one of them")
     if replay is not None:
         _replay(replay, policy or [], as_json)
         return
     if engine is None:
         engine = "continuous" if functions is None else "epochs"
     if journal is not None and not Path(journal).parent.is_dir():
-        raise SettingError(f"cannot write {journal}: no such folder", hint="make the folder first")
+        raise SettingError(
+            f"cannot write {journal}: no such folder", hint="create the folder first"
+        )
     bounds = Bounds(
         SLA(milliseconds(latency), milliseconds(window)),
         None if alert is None else float(milliseconds(alert)),
@@ -131,7 +145,7 @@ def simulate(
         at_most=at_most,
     )
     delta_ms = milliseconds(delta)
-    # Longer time slots are for control only: what happens in between is still simulated.
+    # Longer time slots are for control only: the simulation stays fine-grained.
     fine_ms = float(min(delta_ms, 100) if delta_ms % 100 == 0 else delta_ms)
     seconds = None if duration is None else milliseconds(duration) / 1000
     if trace is not None:
@@ -151,7 +165,7 @@ def simulate(
         revises=functions is not None,
     )
     console = Console(highlight=False)
-    told: list[dict[str, Any]] = []
+    runs: list[dict[str, Any]] = []
     lines: list[str] = []
     for text in policy or ["switch"]:
         with _progress(console, text, load.trace.duration_ms) as tell:
@@ -162,19 +176,18 @@ def simulate(
                 warm_up_ms=milliseconds(warm_up),
                 tell=tell,
             )
-        told.append({"policy": text, "seconds": round(took_s, 2)} | outcome.figures())
+        runs.append({"policy": text, "seconds": round(took_s, 2)} | outcome.figures())
         lines += [f"# {text}", *_journal(outcome)]
     if journal is not None:
         Path(journal).write_text("\n".join(lines) + "\n")
     if as_json:
-        typer.echo(codec.text(told, indent=2))
+        typer.echo(codec.text(runs, indent=2))
     else:
-        # As wide as the terminal, or as wide as it likes where there is none.
-        (console if console.is_terminal else Console(width=240)).print(_table(told))
+        wide_console().print(_table(runs))
 
 
 def _replay(checkpoint: str, policies: list[str], as_json: bool) -> None:
-    """The journal of recorded events, or what other policies would have wanted."""
+    """Print the journal that recorded events lead to, or the decisions of other policies on them."""
     from penstock import codec
     from penstock.console.checkpoint.checkpoint import open_checkpoint
     from penstock.sim.replay import difference, recorded, replayed
@@ -187,49 +200,48 @@ def _replay(checkpoint: str, policies: list[str], as_json: bool) -> None:
     journal = replayed(run)
     differs = difference(run.journal, journal)
     if as_json:
-        told = {"events": len(run.events), "journal": journal, "equal": differs is None}
-        typer.echo(codec.text(told | {"difference": differs}, indent=2))
+        facts = {"events": len(run.events), "journal": journal, "equal": differs is None}
+        typer.echo(codec.text(facts | {"difference": differs}, indent=2))
     else:
         for entry in journal:
             typer.echo(entry.line())
-        typer.echo(f"{len(journal):,} entries of {len(run.events):,} events")
+        typer.echo(f"{len(journal):,} entries from {len(run.events):,} events")
         if differs is None:
-            typer.echo("equal to the recorded journal, to the letter")
+            typer.echo("The replay is identical to the recorded journal.")
         else:
-            typer.echo(f"entry {differs.number} is not as it was recorded")
-            for name, one in (("recorded", differs.recorded), ("replayed", differs.replayed)):
-                typer.echo(f"{name}: {'nothing' if one is None else one.line()}")
+            typer.echo(f"Entry {differs.number} differs from the recorded journal:")
+            for name, entry in (("recorded", differs.recorded), ("replayed", differs.replayed)):
+                typer.echo(f"{name}: {'nothing' if entry is None else entry.line()}")
     if differs is not None:
         raise typer.Exit(1)
 
 
 def _compare(journals: dict[str, Sequence[Entry]], as_json: bool) -> None:
-    """What policies wanted, side by side."""
+    """Print the decisions of policies side by side."""
     from collections import Counter
 
     from rich.table import Table
 
     from penstock import codec
-    from penstock.cli.options import show
     from penstock.sim.replay import wanted
 
-    found = {name: wanted(journal) for name, journal in journals.items()}
+    by_policy = {name: wanted(journal) for name, journal in journals.items()}
     if as_json:
-        told = [{"policy": name, "decisions": decisions} for name, decisions in found.items()]
-        typer.echo(codec.text(told, indent=2))
+        facts = [{"policy": name, "decisions": decided} for name, decided in by_policy.items()]
+        typer.echo(codec.text(facts, indent=2))
         return
     kinds = ("scale_out", "scale_in", "balance")
-    table = Table("time", "step", *found, box=None, header_style="bold", pad_edge=False)
+    table = Table("time", "step", *by_policy, box=None, header_style="bold", pad_edge=False)
     by_place = {
-        name: {(one.time_ms, one.step): "\n".join(one.treatments) for one in decisions}
-        for name, decisions in found.items()
+        name: {(one.time_ms, one.step): "\n".join(one.treatments) for one in decided}
+        for name, decided in by_policy.items()
     }
     for time_ms, step in sorted({place for places in by_place.values() for place in places}):
         texts = [places.get((time_ms, step), "-") for places in by_place.values()]
         table.add_row(Entry(time_ms, None, step, "decided", "").when, step, *texts)
     counts = {
-        name: Counter(kind for one in decisions for kind in one.kinds)
-        for name, decisions in found.items()
+        name: Counter(kind for one in decided for kind in one.kinds)
+        for name, decided in by_policy.items()
     }
     for kind in kinds:
         table.add_row(kind.replace("_", " "), "all", *(f"{n[kind]:,}" for n in counts.values()))
@@ -239,7 +251,7 @@ def _compare(journals: dict[str, Sequence[Entry]], as_json: bool) -> None:
 def _run(
     load: Workload, policy: str, bounds: Bounds, plane: Plane, hosts: int | None, **settings: Any
 ) -> tuple[Outcome | FlowOutcome, float]:
-    """One policy on the workload, and the seconds that it took."""
+    """The outcome of one policy on the workload, and the seconds that the simulation took."""
     import time
 
     from penstock.sim.run import simulate, simulate_flow
@@ -249,8 +261,8 @@ def _run(
     outcome: Outcome | FlowOutcome
     if load.following:
         hosts = load.hosts if hosts is None else hosts
-        given = load.trace, load.following, policy, bounds, plane
-        outcome = simulate_flow(*given, hosts=hosts, **settings)
+        arguments = load.trace, load.following, policy, bounds, plane
+        outcome = simulate_flow(*arguments, hosts=hosts, **settings)
     else:
         outcome = simulate(load.trace, policy, bounds, plane, hosts=hosts, **settings)
     return outcome, time.monotonic() - began
@@ -264,16 +276,16 @@ def _journal(outcome: Outcome | FlowOutcome) -> list[str]:
     return [line for entry in entries for line in entry.lines()]
 
 
-def _table(told: list[dict[str, Any]]) -> Table:
+def _table(runs: list[dict[str, Any]]) -> Table:
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("policy")
     names = ["success", "worst slot", "hosts", "scale out", "scale in", "balance", "decide", "USD"]
-    with_functions = any("functions" in step for run in told for step in _steps_of(run).values())
+    with_functions = any("functions" in step for run in runs for step in _steps_of(run).values())
     for name in [*names, *(["functions", "their rows"] if with_functions else [])]:
         table.add_column(name, justify="right")
-    for run in told:
+    for run in runs:
         steps = run.get("steps", {})
         if steps:
             table.add_row(run["policy"], f"{run['success']:.2%}", "", f"{run['hosts']:.2f}")
@@ -293,13 +305,13 @@ def _table(told: list[dict[str, Any]]) -> Table:
 
 
 def _steps_of(run: dict[str, Any]) -> dict[str, Any]:
-    """The steps of a run by name; the only one has that of its policy."""
+    """The steps of a run by name; a single step has the name of its policy."""
     return dict(run.get("steps") or {run["policy"]: run})
 
 
 @contextmanager
 def _progress(console: Console, policy: str, total_ms: float) -> Iterator[Callable[[float], None]]:
-    """Show how far a run is, on a terminal; elsewhere nothing."""
+    """A progress bar, on a terminal only. Yields a function of the simulated milliseconds so far."""
     import time
 
     from rich.progress import Progress
@@ -310,10 +322,10 @@ def _progress(console: Console, policy: str, total_ms: float) -> Iterator[Callab
     with Progress(console=console, transient=True) as progress:
         task, last = progress.add_task(policy, total=total_ms), 0.0
 
-        def tell(now_ms: float) -> None:
+        def update(now_ms: float) -> None:
             nonlocal last
             if time.monotonic() - last >= _TELL_S:
                 last = time.monotonic()
                 progress.update(task, completed=now_ms)
 
-        yield tell
+        yield update

@@ -1,4 +1,4 @@
-"""The courier's conversation with the hosts of a step."""
+"""A courier's channels to the hosts of a step."""
 
 from __future__ import annotations
 
@@ -22,30 +22,35 @@ from penstock.wire.flight import AnswerWatch, Endpoint, Endpoints, counted_on, g
 from penstock.wire.messages import ChannelHeader, Close
 
 _ASK_S = 0.5
-"""Seconds from one look at open channels to the next."""
+"""Seconds between two checks of open channels."""
 
 _endpoints = Endpoints()
-"""Connections that a warm worker keeps between tasks. A new run has a new token, so no mix-up."""
+"""Connections that a Python worker keeps between tasks. A new run has a new token, so runs cannot mix."""
 
 
 def endpoint(location: str, access: Access) -> Endpoint:
-    """The kept connection to a location, or a new one."""
+    """Return the cached connection to a location, or a new one."""
     return _endpoints.at(location, access)
+
+
+def close_endpoints(access: Access) -> None:
+    """Close the kept connections of a run whose driver has ended."""
+    _endpoints.close(access)
 
 
 class Channels:
     """Channels of one task attempt to all hosts of one step: write, end, then read the answers.
 
-    Every host hears from every courier, also when there is nothing to send: a host counts closed
+    Every courier opens a channel to every host, even if it has no rows for it. A host counts closed
     channels to know when the epoch's input is complete.
 
-    If the flow is `ordered`, each record goes with its number in the stream of all that are sent;
-    answers come back with the places of their rows, and are put in order by them.
+    If the flow is `ordered`, each record is sent with a serial number. Answers come back with the places
+    of their rows, and are sorted by them.
 
-    Used as a context; if one host is gone, the streams to the others are broken off. While it is open,
-    a thread asks the driver twice a second whether the run and its hosts still count, and the hosts
-    whether they answer. If not, it breaks all streams off: hosts that hang would keep the task. By these
-    questions the driver knows that the courier itself lives.
+    Used as a context manager. If one host is lost, the streams to the others are cancelled. While it is
+    open, a thread asks the driver twice a second whether the run and its hosts are still valid, and pings
+    the hosts. If one of these fails, the thread cancels all streams, so that a host that hangs does not
+    block the task. These requests also show the driver that the courier is alive.
     """
 
     def __init__(
@@ -67,7 +72,7 @@ class Channels:
         self._ordered, self._serial = ordered, 0
         self._streams: list[tuple[fl.FlightStreamWriter, fl.FlightStreamReader]] = []
         self._sent: dict[int, int] = {}
-        """host -> records sent to it, by its number in the routes."""
+        """Host, by its number in the routes -> number of records sent to it."""
 
     def __enter__(self) -> Channels:
         header = codec.encode(self._header)
@@ -92,14 +97,14 @@ class Channels:
                 raise self._broken
 
     def _watch(self) -> None:
-        """Break the conversation off when nobody can be expected to answer."""
+        """Cancel the streams when the run was given up or a host does not answer."""
         watch = AnswerWatch(self._endpoints, self._lost_ms, _ASK_S)
         while not self._left.wait(_ASK_S):
             driver, where = endpoint(self._driver, self._access), self._header
             locations = list(self._routes.endpoints)
             here = {"epoch": where.epoch, "run": where.run, "task": where.task}
             if not counted_on(driver, locations=locations, **here):
-                self._broken = StaleRunError(f"run {where.run} of epoch {where.epoch} is given up")
+                self._broken = StaleRunError(f"run {where.run} of epoch {where.epoch} was given up")
                 break
             try:
                 watch.ask()
@@ -129,8 +134,10 @@ class Channels:
         self._sent[host] = self._sent.get(host, 0) + batch.num_rows
 
     def end(self, kind: str, rows: int, alone: bool = False) -> None:
-        """Close the channels, saying what they brought, of so many rows of the task's whole input;
-        `alone`: they close the second ones, too."""
+        """Close the channels. `kind` is the kind of their records, `rows` counts the task's whole input.
+
+        With `alone`, this also closes the task's second channels, which have no records.
+        """
         for host, (writer, _) in enumerate(self._streams):
             close = Close(kind, self._sent.get(host, 0), rows, alone)
             with self._endpoints[host].hearing_errors():
@@ -138,7 +145,10 @@ class Channels:
                 writer.done_writing()
 
     def answer(self, aside: Aside) -> list[pa.RecordBatch]:
-        """The rows of all hosts' answers, in the order of hosts or of places; others go `aside`."""
+        """Read the rows of all hosts' answers, ordered by host or by place.
+
+        Dead letters and late rows are added to `aside`.
+        """
         batches = []
         for host, (_, reader) in zip(self._endpoints, self._streams, strict=True):
             with host.hearing_errors():
@@ -150,5 +160,5 @@ class Channels:
         return in_order(*split_places(batches)) if self._ordered else batches
 
     def pass_point(self, name: str, **facts: object) -> None:
-        """Pass a fault point of the conversation."""
+        """Pass a fault point, with the facts of these channels."""
         point(name, **self._header.where, **facts)

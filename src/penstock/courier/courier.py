@@ -1,7 +1,7 @@
 """The courier: takes one source partition's batches through all steps of a flow.
 
-It runs inside a Spark task, as the function of `mapInArrow`. All input is consumed, and every
-channel closed, before the first output row leaves: a sink that stops reading early loses no state.
+It runs inside a Spark task, as the function of `mapInArrow`. It reads all input and closes every channel
+before the first output row leaves. So a sink that stops reading early loses no state.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from penstock.errors import (
 from penstock.exchange.aside import Aside, bad_input
 from penstock.exchange.step_work import as_schema
 from penstock.faults import Fault, arm
+from penstock.logs import LogStyle, take_on
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.steps import FlowPlan
 from penstock.wire.access import Access
@@ -36,13 +37,14 @@ from penstock.wire.access import Access
 _log = logging.getLogger("penstock.epochs")
 
 _settled = False
+"""Whether this worker has called `_settle`."""
 
 
 def _settle() -> None:
-    """Take everything that is loaded by now out of the garbage collector's sight, once per worker.
+    """Exclude all objects that exist now from garbage collection, once per worker.
 
-    Spark's worker collects garbage after every task; over all that Arrow, numba and pandas load
-    that is tens of milliseconds of a core, each time.
+    Spark's worker collects garbage after every task. With the objects that Arrow, numba and pandas load,
+    that takes tens of milliseconds of a core each time.
     """
     global _settled
     if not _settled:
@@ -52,28 +54,31 @@ def _settle() -> None:
 
 @dataclass(frozen=True)
 class Courier:
-    """What is shipped to Spark tasks. `context` is how a task learns its plan and its place."""
+    """The function that Spark ships to its tasks. A task calls `context` for its plan and its partition."""
 
     flow: FlowPlan
     context: Callable[[], tuple[EpochPlan, Task]]
     access: Access
-    """What hosts and the driver ask for. It is not in the plan, which Spark shows to others."""
+    """Credentials for hosts and the driver. They are not in the plan, which Spark writes to its logs."""
     timeout_ms: int
-    """Timeout of a call to the driver."""
+    """Timeout of a call to the driver, in milliseconds."""
     exchange_ms: int
-    """Timeout of a conversation with a host, which lasts as long as the source brings rows."""
+    """Timeout of a channel to a host, in milliseconds. A channel is open as long as the source has rows."""
     keep_late: bool = False
-    """Whether somebody wants to have the rows that came too late."""
+    """Whether late rows are sent to the driver, or only counted."""
     roads: Callable[[Delivery], list[Road]] = direct_roads
-    """Makes the roads of a task, in the order of the flow's steps."""
+    """Function that makes the roads of a task, in the order of the flow's steps."""
     faults: tuple[Fault, ...] = ()
-    """For tests: see `Settings`."""
+    """Faults to inject in tests; see `Settings`."""
     check_end: Callable[[], None] = lambda: None
-    """Called in the task when no more batches come: raises `CutInputError` if that was not all."""
+    """Function called at the end of the input. It raises `CutInputError` if rows are missing."""
     lost_ms: int = 5_000
-    """Milliseconds without an answer after which a courier complains of a host."""
+    """Milliseconds without an answer after which a courier reports a host as lost."""
+    log: LogStyle | None = None
+    """Level and format of log lines; None: Python's defaults."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        take_on(self.log)
         pa.set_cpu_count(1)
         arm(self.faults)
         plan, task = self.context()
@@ -92,16 +97,17 @@ class Courier:
         try:
             done = self._deliver(delivery)
         except CutInputError as cut:
-            # The driver hears from Spark why that was.
+            # Spark tells the driver why the input broke off.
             _log.warning(
-                "partition %d of epoch %d is left to another try: %s",
+                "Partition %d of epoch %d fails and Spark will retry it: %s",
                 task.partition,
                 plan.epoch,
                 cut,
+                extra={"partition": task.partition, "epoch": plan.epoch, "reason": str(cut)},
             )
             raise
         except Exception as failed:
-            # The driver gets the error itself, not only Spark's account of it.
+            # The driver gets the error itself, not only Spark's report of it.
             with suppress(PenstockError):
                 delivery.tell_driver("trouble", error=to_wire(_as_penstock_error(failed)))
             raise
@@ -112,9 +118,9 @@ class Courier:
         flow, witness = self.flow, Witness(self.flow.sources)
         streams = Streams(flow, iter(delivery.input), witness, delivery.aside)
         roads = self.roads(delivery)
-        # The last road to hosts has read all input and sent all records: what was seen and counted
-        # can be told already, while the hosts work.
-        early = max((n for n, road in enumerate(roads) if road.told == "sent"), default=-1)
+        # When the last road to hosts has sent all records, all input was read. So the driver can have
+        # the report while the hosts still work.
+        early = max((n for n, road in enumerate(roads) if road.report_when == "sent"), default=-1)
         for number, road in enumerate(roads):
             with road:
                 road.send([streams.read(stream) for stream in road.reads])
@@ -122,8 +128,8 @@ class Courier:
                     _report(delivery, witness, roads)
                 streams.add(road.answer())
         done = [as_schema(batch, flow.output, "output") for batch in streams.last()]
-        if early < 0 or any(road.told == "answered" for road in roads[early + 1 :]):
-            _report(delivery, witness, roads)  # the last report of a task is the one that counts
+        if early < 0 or any(road.report_when == "answered" for road in roads[early + 1 :]):
+            _report(delivery, witness, roads)  # a task's last report replaces earlier ones
         aside = delivery.aside
         if aside.dead or (aside.late and self.keep_late):
             delivery.tell_driver("set_aside", aside=codec.to_plain(aside))
@@ -131,9 +137,9 @@ class Courier:
 
 
 class Streams:
-    """The streams of one task, by number: the sources', then what each step gives.
+    """The streams of one task, by number: those of the sources, then the output of each step.
 
-    Rows are read once from Spark, as they are asked for.
+    Rows are read once from Spark, on demand.
     """
 
     def __init__(
@@ -144,7 +150,7 @@ class Streams:
         aside: Aside,
     ) -> None:
         self._flow, self._tagged, self._aside = flow, flow.tagged, aside
-        # Sources that are not DataFrames have times in UTC, Spark brings them in the session's zone.
+        # Sources that are not DataFrames have UTC times; Spark passes them in the session's time zone.
         self._zoned = any(source.decoder is not None for source in flow.sources)
         self._batches = batches
         self._waiting: list[deque[pa.RecordBatch]] = [deque() for _ in flow.sources]
@@ -157,25 +163,27 @@ class Streams:
             self._readers[0] = 1
 
     def read(self, stream: int) -> Iterable[pa.RecordBatch]:
-        """All batches of a stream; each reader gets them all."""
-        found = self._streams[stream]
+        """Return all batches of a stream. Each reader gets all of them."""
+        batches = self._streams[stream]
         self._readers[stream] -= 1
         if self._readers[stream]:
-            found = self._streams[stream] = found if isinstance(found, list) else list(found)
-            return found
+            batches = self._streams[stream] = (
+                batches if isinstance(batches, list) else list(batches)
+            )
+            return batches
         self._streams[stream] = ()
-        return _let_go(found) if isinstance(found, list) else found
+        return _let_go(batches) if isinstance(batches, list) else batches
 
     def add(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """The next step's output."""
+        """Add the next step's output as a stream."""
         self._streams.append(batches)
 
     def last(self) -> Iterable[pa.RecordBatch]:
-        """What leaves the flow."""
+        """Return the output of the flow."""
         return self._streams[-1]
 
     def _decoded(self, number: int) -> Iterator[pa.RecordBatch]:
-        """The rows of one source, made of what Spark read."""
+        """Yield the rows of one source, decoded where it has a decoder."""
         decoder = self._flow.sources[number].decoder
         if decoder is None:
             yield from self._source(number)
@@ -188,7 +196,7 @@ class Streams:
             yield rows
 
     def _source(self, number: int) -> Iterator[pa.RecordBatch]:
-        """The batches of one source; those of others that come in between wait."""
+        """Yield the batches of one source, and keep those of other sources that come in between."""
         waiting = self._waiting[number]
         while True:
             while waiting:
@@ -206,14 +214,14 @@ class Streams:
 
 
 def _let_go(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches, each of which is let go before the next is asked for."""
+    """Yield the batches, and free each one before the next."""
     left = deque(batches)
     while left:
         yield left.popleft()
 
 
 def _report(delivery: Delivery, witness: Witness, roads: Sequence[Road]) -> None:
-    """Tell the driver what the task has seen and counted so far."""
+    """Send the driver the task's report: what it has read and counted so far."""
     seen = replace(witness.seen(), late=delivery.aside.late_counts())
     for road in roads:
         seen = road.tell(seen)
@@ -224,5 +232,5 @@ def _as_penstock_error(error: Exception) -> PenstockError:
     if isinstance(error, PenstockError):
         return error
     if isinstance(error, MemoryError):
-        return MemoryLimitError(f"a courier has not the memory: {error}", hint=FEWER_ROWS)
+        return MemoryLimitError(f"a courier ran out of memory: {error}", hint=FEWER_ROWS)
     return PenstockError(f"{type(error).__name__}: {error}")

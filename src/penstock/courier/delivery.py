@@ -1,4 +1,4 @@
-"""One task attempt's work on one epoch of a flow: what all its roads need, and its line to the driver."""
+"""One task attempt's work on one epoch: its plan, its input, its channels, and its calls to the driver."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Task:
 
 
 class Input:
-    """The input of one task attempt, as Spark gives it: read once, counted, and known to be whole.
+    """The input of one task attempt: read once, counted, and checked for completeness.
 
-    Arrow takes a stream that breaks off between two batches for one that has ended. So when no more
-    batches come, `check_end` is asked: it raises if Spark has not said that this was all.
+    Arrow cannot tell a stream that breaks off between two batches from one that has ended. So at the end
+    `check_end` is called. It raises an error if Spark has not sent its end mark.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Input:
         check_end: Callable[[], None] = lambda: None,
         **where: object,
     ) -> None:
-        """`where` is what fault points tell of the task."""
+        """Wrap the batches. `where` has the facts of the task for fault points."""
         self._batches, self._check_end, self._where = batches, check_end, where
         self._rows, self._whole = 0, batches == ()
 
@@ -62,41 +62,41 @@ class Input:
 
     @property
     def whole_rows(self) -> int:
-        """Rows of the whole input. Asked for when a channel closes, which must not happen earlier."""
+        """Number of rows of the whole input, which must have been read. Needed to close a channel."""
         if not self._whole:
-            raise ProtocolError("a courier closes a channel before its input has ended")
+            raise ProtocolError("a courier must not close a channel before its input has ended")
         return self._rows
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """What one task attempt delivers, under which plan, and what it has set aside so far."""
+    """Context of one task attempt: flow, plan, task, settings, input, and the rows set aside so far."""
 
     flow: FlowPlan
     plan: EpochPlan
     task: Task
     access: Access
-    """What hosts and the driver ask for."""
+    """Credentials for hosts and the driver."""
     call_ms: int
-    """Timeout of a call to the driver."""
+    """Timeout of a call to the driver, in milliseconds."""
     exchange_ms: int
-    """Timeout of a conversation with a host, which lasts as long as the source brings rows."""
+    """Timeout of a channel to a host, in milliseconds. A channel is open as long as the source has rows."""
     keep_late: bool = False
-    """Whether somebody wants to have the rows that came too late."""
+    """Whether late rows are sent to the driver, or only counted."""
     lost_ms: int = 5_000
-    """Milliseconds without an answer after which a host is complained of."""
+    """Milliseconds without an answer after which a host is reported as lost."""
     aside: Aside = field(default_factory=Aside)
     input: Input = field(default_factory=Input)
 
     @cached_property
     def work(self) -> StepWork:
-        """The work of steps that is done in the task itself."""
+        """The steps' work that is done in the task itself."""
         return StepWork(self.flow.on_error, self.keep_late, self.aside)
 
     def channels(self, routes: StepRoutes, channel: int = 0) -> Channels:
-        """The task's first channels to the hosts of a keyed step, or its second ones.
+        """Return the task's first (0) or second (1) channels to the hosts of a keyed step.
 
-        What the second ones bring is in no order.
+        The records of second channels are not ordered.
         """
         plan, task = self.plan, self.task
         header = ChannelHeader.of(plan, routes, task.partition, task.attempt, channel)
@@ -104,7 +104,7 @@ class Delivery:
         return self._open(header, routes, ordered)
 
     def chain_channel(self) -> Channels:
-        """The task's channel to the one host that runs all steps, and gives rows in their order."""
+        """Return the task's channel to the one host that runs all steps and answers in order."""
         plan, task = self.plan, self.task
         header = ChannelHeader.of_chain(plan, task.partition, task.attempt, self.keep_late)
         return self._open(header, plan.steps[0], ordered=False)
@@ -116,7 +116,7 @@ class Delivery:
         )
 
     def tell_driver(self, action: str, **facts: Any) -> None:
-        """Let the driver know something of this task."""
+        """Call an action of the driver with facts about this task."""
         plan = self.plan
         where = {"epoch": plan.epoch, "run": plan.run, "partition": self.task.partition}
         endpoint(plan.driver, self.access).call(action, self.call_ms, **where, **facts)

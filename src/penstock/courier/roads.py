@@ -1,8 +1,8 @@
 """Roads: the ways of one task's rows through the steps of a flow.
 
-A courier takes its rows down one road after the other. Where hosts work, a road has two halves: first
-all rows are sent, then the answers come back. What a task has to tell is known in between, and the
-driver can know it while hosts still work.
+A courier takes its rows along one road after the other. A road to hosts has two halves: first all rows are
+sent, then the answers come back. The task's report is complete in between, so that the driver can have it
+while hosts still work.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ Batches = Iterable[pa.RecordBatch]
 
 
 class Road:
-    """A way through one step: `send` all rows, then take what they became from `answer`.
+    """A way through one step: `send` all rows, then read the output from `answer`.
 
-    Both happen inside the road's context; leaving it early breaks off conversations with hosts.
+    Both happen inside the road's context. Leaving it early cancels the streams to hosts.
     """
 
-    told: Literal["never", "sent", "answered"] = "never"
-    """When all that `tell` has to tell is known."""
+    report_when: Literal["never", "sent", "answered"] = "never"
+    """When this road's part of the report is known: after `send`, after `answer`, or it has none."""
 
     def __init__(self, delivery: Delivery, number: int) -> None:
         self._delivery = delivery
         self.reads = delivery.flow.reads(number)
-        """The streams that it takes in, by number."""
+        """Numbers of the streams that the road reads."""
 
     def __enter__(self) -> Road:
         return self
@@ -45,20 +45,20 @@ class Road:
         pass
 
     def send(self, inputs: Sequence[Batches]) -> None:
-        """Take in all rows of the streams that it reads."""
+        """Read and send all rows of the streams that the road reads."""
         raise NotImplementedError
 
     def answer(self) -> Batches:
-        """What the rows became. May be read after the road was left."""
+        """Return the output rows. They may be read after the road's context was left."""
         raise NotImplementedError
 
     def tell(self, seen: Seen) -> Seen:
-        """The task's report, with what there is to tell of this road."""
+        """Return the task's report with this road's part added."""
         return seen
 
 
 class MapRoad(Road):
-    """A stateless step, done by the courier: each batch when it is asked for."""
+    """A stateless step, which the courier runs itself, batch by batch on demand."""
 
     def __init__(self, delivery: Delivery, number: int, step: MapStep) -> None:
         super().__init__(delivery, number)
@@ -72,13 +72,13 @@ class MapRoad(Road):
 
 
 class _ChannelRoad(Road):
-    """A road to hosts, by the task's channels to them."""
+    """A road to hosts, over the task's channels."""
 
     def __init__(self, delivery: Delivery, number: int, channels: Channels) -> None:
         super().__init__(delivery, number)
         self._channels = channels
         self._all: list[Channels] = []
-        """Channels that are open, in the order of their answers."""
+        """Open channels, in the order of their answers."""
         self._stack = ExitStack()
 
     def __enter__(self) -> Road:
@@ -93,7 +93,7 @@ class _ChannelRoad(Road):
         return channels
 
     def _end(self, kind: str, alone: bool = False) -> None:
-        """All rows of the first channels are sent, and are of this kind."""
+        """Close the first channels after all their records, of this kind, were sent."""
         self._channels.pass_point("courier.sent")
         self._channels.end(kind, self._delivery.input.whole_rows, alone)
 
@@ -107,10 +107,10 @@ class _ChannelRoad(Road):
 class HostRoad(_ChannelRoad):
     """A keyed step: its rows go to the hosts that own their slots."""
 
-    told = "sent"
+    report_when = "sent"
 
     def __init__(self, delivery: Delivery, number: int, step: KeyedStep) -> None:
-        routes = next(one for one in delivery.plan.steps if one.step == step.id)
+        routes = next(routes for routes in delivery.plan.steps if routes.step == step.id)
         super().__init__(delivery, number, delivery.channels(routes))
         self._step, self._routes = step, routes
         self._tally = Tally(step, routes.watched)
@@ -121,7 +121,7 @@ class HostRoad(_ChannelRoad):
         self._end(kind, alone=self._routes.channels > 1)
 
     def _send(self, inputs: Sequence[Batches]) -> str:
-        """Send what the step's sender makes of fit rows; returns which kind of records that is."""
+        """Send the records that the step's sender makes of these rows, and return their kind."""
         routes, channels, tally = self._routes, self._channels, self._tally
         sender = self._step.plan.sender(routes.time, routes.two_stage)
         channels.pass_point("courier.sender", sender=sender)
@@ -138,7 +138,7 @@ class HostRoad(_ChannelRoad):
 class ChainRoad(_ChannelRoad):
     """All steps at once: rows go to the one host that runs them, and come back as the flow's output."""
 
-    told = "answered"
+    report_when = "answered"
 
     def __init__(self, delivery: Delivery) -> None:
         super().__init__(delivery, 0, delivery.chain_channel())
@@ -151,7 +151,7 @@ class ChainRoad(_ChannelRoad):
 
 
 def direct_roads(delivery: Delivery) -> list[Road]:
-    """The roads of a flow without burst workers, in the order of its steps."""
+    """Return the roads of a flow without burst workers, in the order of its steps."""
     flow = delivery.flow
     if flow.one_host and flow.keyed:
         return [ChainRoad(delivery)]

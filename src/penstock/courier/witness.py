@@ -1,4 +1,4 @@
-"""What a courier notices of the rows that pass: how many, when they arrived, how far event time got."""
+"""Statistics of the rows that pass a courier: their number, arrival times, and newest event times."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from penstock.state.arrays import fixed_values
 from penstock.wire.report import Seen
 
 _BUCKETS = 512
-"""Arrivals of a task are told in at most so many buckets, each at least one millisecond wide."""
+"""Largest number of buckets of arrival times in a report. Each is at least one millisecond wide."""
 _FINE = 1 << 16
-"""And are held, as they come, in at most so many, beside the times of as many rows."""
+"""Largest number of buckets while rows are read, and of rows whose arrival times are not in buckets yet."""
 
 MOST_PARTITIONS = 10_000
-"""Source partitions that an input may have in an epoch: each is told to the driver and kept in manifests."""
+"""Largest number of source partitions of an input per epoch. Each one is reported, and kept in manifests."""
 
 UNNAMED = "(none)"
-"""The partition of rows whose partition is null or an empty text."""
+"""Partition of rows whose partition is null or an empty string."""
 
 _PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 
@@ -42,20 +42,22 @@ class Witness:
         self._sources = sources
         self._rows = 0
         self._arrivals: list[npt.NDArray[np.int64]] = []
-        """Times of arrival, row by row; those of many rows go into buckets."""
+        """Arrival time of each row that is not in a bucket yet, in milliseconds since 1970."""
         self._unfolded = 0
+        """Number of rows that are not in a bucket yet."""
         self._buckets = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        """Middles of buckets that have rows, and how many rows each has."""
+        """Middle of each bucket that has rows, and its number of rows."""
         self._newest: dict[tuple[int, str], int] = {}
+        """(input, partition) -> newest event time, in milliseconds since 1970."""
 
     def watch(self, input: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same batches, each noted before it is handed on."""
+        """Yield the same batches, and note each one before it is passed on."""
         for batch in batches:
             self.note(input, batch)
             yield batch
 
     def note(self, input: int, batch: pa.RecordBatch) -> dict[str, int]:
-        """Take in one batch of an input; gives the newest event time of each partition in it."""
+        """Note one batch of an input, and return the newest event time of each partition in it."""
         source = self._sources[input]
         self._rows += batch.num_rows
         if not batch.num_rows:
@@ -83,19 +85,19 @@ class Witness:
             if named > MOST_PARTITIONS:
                 raise FlowError(
                     f"the partition column {column!r} has more than {MOST_PARTITIONS:,} values",
-                    hint="name a column that has one value for each partition of the source, such "
-                    "as `partition` of a Kafka topic, or none",
+                    hint="use a column that has one value for each partition of the source, such "
+                    "as `partition` of a Kafka topic, or no partition column",
                 )
         return newest
 
     def seen(self) -> Seen:
-        """A report of what passed so far."""
+        """Return a report on the rows so far."""
         arrivals, counts = self._bucketed(_BUCKETS)
         newest = ((input, name, time) for (input, name), time in sorted(self._newest.items()))
         return Seen(self._rows, tuple(arrivals.tolist()), tuple(counts.tolist()), tuple(newest))
 
     def _bucketed(self, most: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """All arrivals in at most so many buckets: middles of those that have rows, and how many."""
+        """Put all arrivals into at most this many buckets; return middles and row counts of nonempty ones."""
         middles, held = self._buckets
         times = np.concatenate([middles, *self._arrivals])
         if times.size == 0:
@@ -110,16 +112,16 @@ class Witness:
 
 
 def _as_ms(column: pa.Array) -> npt.NDArray[np.int64]:
-    """A timestamp column as milliseconds since 1970; nulls are left out."""
+    """Return a timestamp column as milliseconds since 1970, without nulls."""
     times = fixed_values(column.drop_null() if column.null_count else column)
     unit = column.type.unit
     return times * 1_000 if unit == "s" else times // _PER_MS[unit]
 
 
 def _newest_by(times: pa.Array, partition: pa.Array | None) -> dict[str, int]:
-    """The newest time, in milliseconds, of each partition; null times are left out.
+    """Return the newest time of each partition, in milliseconds since 1970, ignoring null times.
 
-    Times are rounded down, also those before 1970: a watermark must not pass a row that it is of.
+    Times are rounded down, even before 1970: a watermark must not overtake the row that it comes from.
     """
     if times.null_count == len(times):
         return {}
@@ -140,7 +142,7 @@ def _newest_by(times: pa.Array, partition: pa.Array | None) -> dict[str, int]:
 
 
 def _as_codes(partition: pa.Array) -> pa.DictionaryArray:
-    """Few distinct values, so what is costly is done once for each of those."""
+    """Dictionary-encode a column, so that expensive work is done once per distinct value."""
     if isinstance(partition, pa.DictionaryArray):
         partition = partition.dictionary_decode()
     if partition.type == pa.string_view():

@@ -6,6 +6,7 @@ epoch while hosts still work on it.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +39,21 @@ from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.settings import Settings
 from penstock.wire.live import Guides, StepGuide
 from penstock.wire.report import Seen, offloaded_by_segment
+
+_log = logging.getLogger("penstock.control")
+
+_LEVELS = {
+    "done": logging.INFO,
+    "outcome": logging.INFO,
+    "setting": logging.INFO,
+    "hot key": logging.INFO,
+    "offload": logging.INFO,
+    "refused": logging.WARNING,
+    "failed": logging.WARNING,
+}
+"""Levels of the journal's events in the log. Others are DEBUG: another line says the same."""
+_FIELDS = ("treatments", "reasons", "expected", "took_ms", "latency_ms", "why", "wanted", "dry_run")
+"""Facts of the journal's entries that are fields of log lines."""
 
 
 class ControlLoop:
@@ -310,6 +326,7 @@ class ControlLoop:
         for instruction in instructions:
             match instruction:
                 case do.Tell(entry):
+                    log_entry(entry)
                     self._sink(entry)
                 case do.Treat():
                     self._treat(instruction)
@@ -377,6 +394,18 @@ class ControlLoop:
         """What is known and in force, as JSON values."""
         with self._lock:
             return control_facts(self.machine, self._keeper, self.opening.segments, self.money)
+
+
+def log_entry(entry: Entry) -> None:
+    """Log an entry of the journal: for a decision what is done, why, and what that should bring."""
+    level = _LEVELS.get(entry.event, logging.DEBUG)
+    if entry.event == "decided" and (
+        entry.facts.get("treatments") or entry.facts.get("health") == "severe"
+    ):
+        level = logging.INFO
+    fields = {name: entry.facts[name] for name in _FIELDS if name in entry.facts}
+    fields |= {"step": entry.step, "epoch": entry.epoch, "event": entry.event}
+    _log.log(level, "Step %s, %s: %s", entry.step, entry.event, entry.text, extra=fields)
 
 
 def _noted(task: Seen, times: bool) -> Seen:

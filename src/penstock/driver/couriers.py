@@ -55,6 +55,7 @@ class CourierCrew(TaskCrew[str, int]):
         """End couriers that are too many, and in no run, without waiting for that."""
         for name in [n for n in self._members if n not in self.names and n not in self._run]:
             del self._members[name]
+            self._registry.recovery.dismissed(name)
             self._calls.submit(self._end, name)
 
     def replace_leaving(self) -> None:
@@ -64,9 +65,10 @@ class CourierCrew(TaskCrew[str, int]):
             self.start(len(self.names) + 1)
             self._replaced = {**self._replaced, name: self.names[-1]}
             _log.warning(
-                "the executor of %s is being decommissioned: %s takes its place",
+                "The executor of %s is being decommissioned: %s takes its place.",
                 name,
                 self.names[-1],
+                extra={"courier": name, "by": self.names[-1]},
             )
         up = {old for old, new in self._replaced.items() if self.ready([new])}
         if up:

@@ -11,7 +11,7 @@ from concurrent.futures import wait as wait_for
 from contextlib import suppress
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from penstock.driver.registry import HostRecord, Registry
+from penstock.driver.registry import HostRecord, Registry, capitalized
 from penstock.driver.silence_watch import SilenceWatch
 from penstock.errors import HostLostError, PenstockError
 from penstock.settings import Settings
@@ -231,25 +231,31 @@ class TaskCrew(ABC, Generic[N, W]):
         """Count on this incarnation no longer, say so once, and end it by force."""
         if not self._registry.forget(record):
             return
+        why = why.replace(f"no answer from {record.location}", "it does not answer")
         _log.warning(
-            "%s %s (process %d) is given up: %s. %s, and it is started again",
-            self.kind,
-            record.host,
+            "%s (process %d) is lost: %s. %s, and it is started again.",
+            capitalized(record.title),
             record.pid,
             why,
             self.inheritance,
+            extra=record.fields | {"reason": why},
         )
+        self._registry.recovery.lost(record.title)
         name: Any = record.host
         try:
             if self._needed(name):
-                told = f"{self.kind} {record.host} was given up: {why}"
-                self._registry.break_off(HostLostError(told))
+                self._registry.break_off(HostLostError(f"{record.title} is lost: {why}"))
             if nobody_listens(record.location):  # Spark knows by now, and tries the task again
                 self._gone[name] = (record.pid, time.monotonic())
             else:
                 self._jobs.give_up(record.host, record.pid)
         except Exception as failed:  # the watch must go on for the others
-            _log.warning("the job of %s %s could not be ended: %s", self.kind, name, failed)
+            _log.warning(
+                "The Spark job of %s could not be ended: %s",
+                record.title,
+                failed,
+                extra=record.fields | {"reason": str(failed)},
+            )
 
     # -- the end
 

@@ -90,7 +90,16 @@ class CrewScaling:
         self._crew.start(plan.couriers)
         self._redeal = plan.couriers == now
         entry = couriers_changed(at, asked, plan.couriers, plan.reason)
-        _log.info("%s", entry.text)
+        _log.info(
+            "Couriers: %s",
+            entry.text,
+            extra={
+                "couriers": plan.couriers,
+                "before": asked,
+                "reason": plan.reason,
+                "epoch": at.epoch,
+            },
+        )
         self._tell(entry)
 
 

@@ -81,8 +81,8 @@ class EpochRunner:
         `closing` is for the end of a bounded input, which takes an epoch for each step on a row's
         way: in the n-th of them all steps close for good that rows reach as their n-th or before.
         """
-        if self.versions.newest is None:
-            self._resume_before(epoch)
+        self.begin(epoch)
+        self._registry.recovery.begin(epoch)
         started_ms, now_ms = self._clock_ms(), self._epoch_time(epoch)
         settings = self._settings
         tries = Tries(settings.epoch_runs, settings.rpc_timeout_ms, self._steady_ms)
@@ -111,6 +111,7 @@ class EpochRunner:
                 self._fleet.judge(self._registry.complaints())
                 lost = self._fleet.roll_back(epoch - 1, run)
                 tries.again(epoch, failed, told, lost)
+                self._registry.recovery.run_again(epoch)
             finally:
                 self._stage.goes_on()
         point("driver.sealed", epoch=epoch, run=plan.run)
@@ -128,6 +129,7 @@ class EpochRunner:
             dead,
         )
         point("driver.committed", epoch=epoch, run=plan.run)
+        self._registry.recovery.durable(epoch)
         self._relocation.sealed(epoch, sealed)
         self.versions.tidy(self._relocation.owners())
         if self._control is not None:
@@ -184,8 +186,10 @@ class EpochRunner:
             self._control.stop()
         self.versions.upkeep.stop()
 
-    def _resume_before(self, epoch: int) -> None:
-        """Find the version that the first epoch of this start builds on."""
+    def begin(self, epoch: int) -> None:
+        """Take up the checkpoint before the first epoch of this start, which is to be this one."""
+        if self.versions.newest is not None:
+            return
         newest = max(self._store.epochs(), default=-1)
         if newest > epoch:
             raise CheckpointError(

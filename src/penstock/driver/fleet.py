@@ -86,6 +86,7 @@ class Fleet(TaskCrew[HostId, KeyedStep]):
         """End a host that owns nothing, in the background."""
         self._told.pop(host, None)
         self._joined.discard(host)
+        self._registry.recovery.dismissed(f"host {host}")
 
         def end() -> None:
             self._end(host)

@@ -222,6 +222,7 @@ class LiveRunner:
         self._counts.begin(self._run, len(names))
         self._rewind(version)
         point("driver.begin", epoch=run.epoch, run=run.number)
+        self._registry.recovery.begin(run.epoch)
         self._couriers.begin(dict(zip(names, self._orders(run), strict=True)))
         self._awaited = -1
         self._stage.goes_on()
@@ -271,6 +272,7 @@ class LiveRunner:
         self._fleet.judge(self._registry.complaints())
         lost = self._roll_back() or lost
         self._tries.again(self._version + 1, failed, told, lost)
+        self._registry.recovery.run_again(self._version + 1)
 
     # -- while it flows
 
@@ -416,6 +418,8 @@ class LiveRunner:
             run.fired(sealed),
         )
         point("driver.committed", **where)
+        self._registry.recovery.durable(epoch)
+        self._registry.recovery.begin(epoch + 1)
         if self._keeps:
             self._couriers.release(run.number, epoch)
         runs, self._tries = self._tries.failed + 1, self._new_tries()

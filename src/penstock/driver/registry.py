@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from penstock import codec
 from penstock.driver.complaints import Complaint
+from penstock.driver.recovery import Recovery
 from penstock.errors import (
     ChangedInputError,
     HostLostError,
@@ -52,6 +53,19 @@ class HostRecord:
         """The address of its machine."""
         return address_of(self.location)
 
+    @property
+    def title(self) -> str:
+        """Its name in messages: "host sum/1" or "courier/0"."""
+        return self.host if self.host.startswith("courier/") else f"host {self.host}"
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Fields of log lines about it."""
+        if self.host.startswith("courier/"):
+            return {"courier": self.host, "pid": self.pid, "place": self.place}
+        step = self.host.rsplit("/", 1)[0]
+        return {"step": step, "host": self.host, "pid": self.pid, "place": self.place}
+
 
 class Registry(TokenServer):
     """Knows which hosts live, and what the couriers of the running epoch have told.
@@ -70,8 +84,11 @@ class Registry(TokenServer):
     ) -> None:
         super().__init__(listen, access, control)
         self.changed = threading.Condition()
+        self.recovery = Recovery()
         self._hosts: dict[str, HostRecord] = {}
         self._heard: dict[HostRecord, int] = {}
+        self._titles: dict[str, str] = {}
+        """location -> who listens there, or has listened."""
         self._losses: dict[HostRecord, Future[None]] = {}
         self._complaints: list[Complaint] = []
         self._open: dict[HostRecord, list[int]] = {}
@@ -236,11 +253,19 @@ class Registry(TokenServer):
             if before is not None:
                 self._drop(before)
             self._hosts[record.host] = record
+            self._titles[record.location] = record.title
             self._heard[record], self._losses[record] = 0, Future()
             self.changed.notify_all()
         if before is not None:
-            kind = "" if record.host.startswith("courier/") else "host "
-            _log.warning("%s%s was lost, and is back as process %d", kind, record.host, record.pid)
+            _log.warning(
+                "%s (process %d) is lost: its process has died. Spark has started it again, as process %d.",
+                capitalized(before.title),
+                before.pid,
+                record.pid,
+                extra=before.fields | {"reason": "its process has died", "new_pid": record.pid},
+            )
+            self.recovery.lost(record.title)
+        self.recovery.back(record.title)
 
     def _heartbeat(self, facts: dict[str, Any]) -> bool:
         """Answers whether the driver still counts on this incarnation."""
@@ -289,6 +314,10 @@ class Registry(TokenServer):
         error = from_wire(told)
         if isinstance(error, HostLostError):
             named = error.location.split()
+            for location in named:
+                title = self._titles.get(location, location)
+                error.message = error.message.replace(location, title)
+            error = HostLostError(error.message, hint=error.hint, location=error.location)
             self._complaints += [
                 Complaint(record.host, record.place, record.incarnation, *self._run)
                 for record in self._hosts.values()
@@ -323,3 +352,8 @@ class Registry(TokenServer):
             self._given_up = True
             run = self._run
         self._on_host_lost(*run)
+
+
+def capitalized(text: str) -> str:
+    """A text with a capital first letter, to begin a sentence."""
+    return text[:1].upper() + text[1:]

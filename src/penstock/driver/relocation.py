@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import count, islice
 from typing import Any, NamedTuple
 
@@ -22,12 +23,14 @@ from penstock.plan.assignment import Assignment
 from penstock.plan.epoch import RouteTable
 from penstock.plan.migration import Migration
 from penstock.plan.placement import Handover, Placement, stored_placements
+from penstock.plan.slots import slots_to_text
 from penstock.plan.steps import KeyedStep
 from penstock.plan.topology import SlotsMark, Topology
 from penstock.settings import Settings
 from penstock.state.store.store import Manifest
 
-_log = logging.getLogger("penstock.hosts")
+_hosts_log = logging.getLogger("penstock.hosts")
+_log = logging.getLogger("penstock.control")
 
 
 class LostHost(NamedTuple):
@@ -59,10 +62,13 @@ class Relocation:
         migration: Migration,
         live: bool = False,
         one_task: bool = False,
+        steady_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
         """In a `live` flow hosts are asked for what they gave away within an epoch, so they must stay
         until all of it has arrived. In a flow on one host all hosts are in `one_task`."""
-        self._live, self._one_task = live, one_task
+        self._live, self._one_task, self._steady_ms = live, one_task, steady_ms
+        self._requested: dict[str, float] = {}
+        """step -> when a user last asked to move its slots or to scale it, until that is done."""
         self._steps = {step.id: step for step in steps}
         self._fleet, self._settings = fleet, settings
         self._wanted = {
@@ -108,9 +114,18 @@ class Relocation:
 
     def move(self, step: str, slots: Iterable[int], to: str) -> None:
         """Let these slots live on this host from the next epoch on."""
-        topology = self._topology(step)
+        topology, chosen = self._topology(step), list(slots)
         with self._lock:
-            topology.move(slots, HostId(to))
+            topology.move(chosen, HostId(to))
+            self._requested[step] = self._steady_ms()
+        text = slots_to_text(chosen)
+        _log.info(
+            "Step %s: slots %s move to %s, as requested.",
+            step,
+            text,
+            to,
+            extra={"step": step, "slots": text, "host": to},
+        )
 
     def scale(self, step: str, hosts: int) -> None:
         """Give the step this number of hosts."""
@@ -125,6 +140,17 @@ class Relocation:
             names = self._free_names(step, hosts - len(now[:hosts]))
             topology.scale(now[:hosts] + names)
             self._start(step, names)
+            self._requested[step] = self._steady_ms()
+        changes = [f"{name} starts" for name in names] + [f"{name} leaves" for name in now[hosts:]]
+        _log.info(
+            "Step %s gets %d hosts instead of %d, as requested%s%s.",
+            step,
+            hosts,
+            len(now),
+            ": " if changes else "",
+            ", ".join(changes),
+            extra={"step": step, "hosts": hosts, "before": len(now)},
+        )
 
     def treat(self, step: str, treatments: Sequence[Treatment]) -> dict[HostId, HostId]:
         """Do a decision's treatments, together; returns the names that its new hosts got."""
@@ -255,7 +281,12 @@ class Relocation:
                     self._start(step, [by])
             self._left.append(LeavingHost(host, step, slots, by))
             place = "it is started elsewhere" if by == host else f"{by} takes its place"
-            _log.warning("the executor of host %s is being decommissioned: %s", host, place)
+            _hosts_log.warning(
+                "The executor of host %s is being decommissioned: %s.",
+                host,
+                place,
+                extra={"step": step, "host": host, "by": by},
+            )
 
     def _lose(self, topology: Topology) -> list[HostId]:
         """Take their slots from hosts of a step that are gone; returns these hosts."""
@@ -294,6 +325,17 @@ class Relocation:
 
     def _note(self, handover: Handover, epoch: int) -> None:
         self._handovers.append(handover)
+        text = slots_to_text(handover.slots)
+        _log.debug(
+            "Step %s: slots %s go to %s from %s in epoch %d (%s).",
+            handover.step,
+            text,
+            handover.target,
+            handover.source or "the store",
+            epoch,
+            handover.why,
+            extra={"step": handover.step, "slots": text, "host": handover.target, "epoch": epoch},
+        )
         self._moved_in[handover.step] = epoch
         if handover.source is not None:
             self._copies[handover.step].add(handover.source)
@@ -335,6 +377,33 @@ class Relocation:
             if copies and not awaited[step]:
                 self._fleet.release(copies)
                 copies.clear()
+        self._tell_done(epoch)
+
+    def _tell_done(self, epoch: int) -> None:
+        """Log the requests of users that are done with this epoch."""
+        with self._lock:
+            done = [
+                step
+                for step in self._requested
+                if epoch >= self._moved_in[step]
+                and not self._awaited[step]
+                and not self._topologies[step].pending
+            ]
+            took = {step: self._steady_ms() - self._requested.pop(step) for step in done}
+        for step, took_ms in took.items():
+            hosts = self.hosts(step)
+            _log.info(
+                "Step %s: all slots are where they should be after %.1f s. Its hosts: %s.",
+                step,
+                took_ms / 1000,
+                ", ".join(hosts),
+                extra={
+                    "step": step,
+                    "epoch": epoch,
+                    "took_ms": round(took_ms),
+                    "hosts": len(hosts),
+                },
+            )
 
     # -- within an epoch, in a live flow
 

@@ -82,7 +82,11 @@ class SourcePositions:
             read = set(self.read)
             self._unread = [one for one in found if one not in read]
         except Exception as away:  # couriers tell if it cannot be read: this is no reason to stop
-            _log.info("could not look for new partitions: %s", away)
+            _log.warning(
+                "Could not look for new partitions of the sources: %s",
+                away,
+                extra={"reason": str(away)},
+            )
         finally:
             self._looking.release()
 
@@ -97,7 +101,12 @@ class SourcePositions:
         unread = [one for one in found if one not in self.read]
         for number in sorted({number for number, _ in unread}):
             fresh = [partition for of, partition in unread if of == number]
-            _log.info("source %d has more partitions: %s", number, ", ".join(fresh))
+            _log.info(
+                "Source %d has new partitions, which are read from now on: %s",
+                number,
+                ", ".join(fresh),
+                extra={"source": number, "partitions": fresh},
+            )
             self._add(number, fresh)
 
     def deal(

@@ -77,11 +77,12 @@ class Chore(Generic[T]):
                     self._what,
                     told(failed),
                     self._after,
+                    extra={"chore": self._what, "reason": told(failed)},
                 )
             return
         self.trouble = None
         if failed_before:
-            _log.warning("The store is being %s again.", self._what)
+            _log.warning("The store is %s again.", self._what, extra={"chore": self._what})
 
 
 class Upkeep:

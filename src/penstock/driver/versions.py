@@ -88,6 +88,13 @@ class Versions:
             self.time.not_before(None if replaced is None else replaced.time_ms)
         self.started_ms = self.time.now_ms()
         self.newest = version
+        if manifest is not None:
+            _log.info(
+                "Continues after epoch %d of %s.",
+                version,
+                self._store.uri,
+                extra={"epoch": version, "checkpoint": self._store.uri},
+            )
         return manifest
 
     def next_epoch(self) -> int:
@@ -195,5 +202,10 @@ class Tries:
             raise told from failed
         if self.failed >= self._most:
             time.sleep(_PAUSE_S)
-        # as text: an error holds on to all that was going on
-        _log.warning("epoch %d is run again, after run %d: %s", epoch, self.failed, str(told))
+        _log.warning(
+            "Epoch %d is run again (run %d): %s",
+            epoch,
+            self.failed + 1,
+            str(told),  # an error holds on to all that was going on
+            extra={"epoch": epoch, "run": self.failed + 1, "reason": str(told)},
+        )

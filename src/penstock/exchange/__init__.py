@@ -1,8 +1,8 @@
-"""What happens to rows between two steps: in couriers before they go to hosts, and inside a host of all
-steps.
+"""The exchange of rows between two steps: in couriers before rows are sent to hosts, and inside a host that
+runs all steps.
 
-step_work  functions of stateless steps, senders of keyed ones; bad rows are refused or set aside
-aside      rows that do not go on, as hosts tell them to couriers and couriers to the driver
-split      which rows go to which host
-tally      how many records go to each slot, and the most frequent keys
+step_work  functions of stateless steps, senders of keyed steps; bad rows fail the step or are set aside
+aside      dead letters and late rows, which hosts report to couriers and couriers to the driver
+split      splitting batches by host
+tally      counting records per slot, and the most frequent keys
 """

@@ -1,4 +1,4 @@
-"""Rows that do not go on: dead letters, and rows behind the watermark of a step."""
+"""Rows that are set aside: dead letters, and rows behind the watermark of a step."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from penstock.model import DeadLetter, LateRows
 
 @dataclass
 class Aside:
-    """What one channel, or one task, has set aside. Several threads may add to it.
+    """The rows that one channel, or one task, has set aside. Several threads may add to it.
 
-    A host's answer to a channel carries one; a courier adds those of its hosts to its own, and lets
-    the driver have that.
+    A host's answer to a channel carries one. A courier adds those of its hosts to its own and sends that to
+    the driver.
     """
 
     dead: list[DeadLetter] = field(default_factory=list)
@@ -27,19 +27,19 @@ class Aside:
         return bool(self.dead or self.late)
 
     def add(self, other: Aside) -> None:
-        """Take in all of another one."""
+        """Add all rows of another one."""
         self.dead.extend(other.dead)
         self.late.extend(other.late)
 
     def add_late(self, step: str, rows: Iterable[tuple[int, pa.RecordBatch]], keep: bool) -> None:
-        """Note late rows, given with the input that they came by; without `keep` they only count."""
+        """Add late rows as (input, rows) pairs. Without `keep` they are only counted."""
         for input, batch in rows:
             if batch.num_rows:
                 stream = _stream(batch) if keep else b""
                 self.late.append(LateRows(step, input, batch.num_rows, stream))
 
     def late_counts(self) -> dict[str, int]:
-        """step -> how many rows were too late for it."""
+        """The number of late rows of each step, by step."""
         counts: Counter[str] = Counter()
         for rows in self.late:
             counts[rows.step] += rows.count
@@ -47,13 +47,13 @@ class Aside:
 
 
 def late_tables(asides: Iterable[Aside]) -> dict[tuple[str, int], pa.Table]:
-    """All late rows that were kept, put together: (step, input) -> rows.
+    """All late rows that were kept, as (step, input) -> rows.
 
-    >>> one, rows = Aside(), pa.RecordBatch.from_pydict({"n": [1, 2]})
-    >>> one.add_late("sum", [(0, rows)], keep=True)
-    >>> late_tables([one, one])["sum", 0].column("n").to_pylist()
+    >>> aside, rows = Aside(), pa.RecordBatch.from_pydict({"n": [1, 2]})
+    >>> aside.add_late("sum", [(0, rows)], keep=True)
+    >>> late_tables([aside, aside])["sum", 0].column("n").to_pylist()
     [1, 2, 1, 2]
-    >>> one.late_counts()
+    >>> aside.late_counts()
     {'sum': 2}
     """
     parts: dict[tuple[str, int], list[pa.Table]] = {}
@@ -64,11 +64,12 @@ def late_tables(asides: Iterable[Aside]) -> dict[tuple[str, int], pa.Table]:
 
 
 def bad_input(bad: Iterable[DeadLetter]) -> InputError:
-    """The error that ends a flow which does not set aside what cannot be read."""
+    """The error that fails a flow which does not set unreadable input aside."""
     first = next(iter(bad))
     return InputError(
-        f"{first.step}: cannot read what is at {first.key}: {first.error}; it begins {first.row[:80]}",
-        hint='mend what writes it, or start the flow with on_error="dead_letter" to set it aside',
+        f"{first.step}: cannot read the record at {first.key}: {first.error}; "
+        f"it begins {first.row[:80]}",
+        hint='fix its producer, or start the flow with on_error="dead_letter" to set it aside',
     )
 
 

@@ -1,4 +1,4 @@
-"""Cutting batches by owner: which rows go to which host."""
+"""Splitting batches by host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.state.arrays import fixed_array
 def split(
     batch: pa.RecordBatch, slots: npt.NDArray[np.int32], routes: RouteTable
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(host index, its rows) for each host that gets any; order within a host is kept.
+    """Yield (host index, rows) for each host that gets rows. Rows keep their order.
 
     `slots` has the slot of each row.
     """

@@ -1,6 +1,6 @@
-"""The work on rows outside of hosts: functions of stateless steps, senders of keyed ones.
+"""Processing of rows outside of hosts: functions of stateless steps, senders of keyed steps.
 
-Rows that cannot go on are refused with a clear error, or set aside as dead letters.
+Bad rows fail the step with a clear error, or are set aside as dead letters.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def row_text(batch: pa.RecordBatch, row: int) -> str:
 
 
 class StepWork:
-    """Does the work of steps on one task's rows, and sets those aside that cannot go on.
+    """Runs steps on one task's rows, and sets bad and late rows aside.
 
-    With `keep_late`, somebody wants to have the rows that came too late; else they are only counted.
+    With `keep_late`, late rows are kept for a sink. Otherwise they are only counted.
     """
 
     def __init__(self, on_error: OnError, keep_late: bool, aside: Aside) -> None:
@@ -39,7 +39,7 @@ class StepWork:
     def fit(
         self, step: KeyedStep, input: int, batches: Iterable[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
-        """The rows that a keyed step can take."""
+        """Yield the rows that a keyed step can process. Bad rows are set aside or raise NullKeyError."""
         return (self._fit(step, input, batch) for batch in batches)
 
     def _fit(self, step: KeyedStep, input: int, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -69,9 +69,10 @@ class StepWork:
         inputs: Sequence[Iterable[pa.RecordBatch]],
         send: Callable[[Outgoing], None],
     ) -> str:
-        """Take all fit rows through the sender of a keyed step; returns what was sent, as `finish` says.
+        """Pass all fit rows through the sender of a keyed step. Returns the kind of batches sent, as
+        `finish` does.
 
-        Rows that are too late are set aside.
+        Late rows are set aside.
         """
         with overflow_in(step.id):
             for number, batches in enumerate(inputs):
@@ -86,11 +87,12 @@ class StepWork:
         return kind
 
     def late(self, step: KeyedStep, rows: Iterable[tuple[int, pa.RecordBatch]]) -> None:
-        """Set aside rows that came behind the step's watermark, given with their input."""
+        """Set aside rows behind the step's watermark, as (input, rows) pairs."""
         self._aside.add_late(step.id, rows, self._keep_late)
 
     def mapped(self, step: MapStep, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The step's function over all batches; a row it fails on is found by halving."""
+        """Apply the step's function to all batches. If it fails, batches are halved until the bad row is
+        found."""
         for batch in batches:
             began = time.perf_counter()
             made = self._map(step, batch)
@@ -114,13 +116,13 @@ class StepWork:
         self, step: MapStep, batch: pa.RecordBatch, failed: Exception
     ) -> list[pa.RecordBatch]:
         row = row_text(batch, 0) if batch.num_rows else "(no row: an empty batch)"
-        what = f"{type(failed).__name__}: {failed}"
+        error = f"{type(failed).__name__}: {failed}"
         if self._sets_aside and batch.num_rows:
-            self._aside.dead.append(DeadLetter(step.id, "", row, what))
+            self._aside.dead.append(DeadLetter(step.id, "", row, error))
             return []
         raise StepError(
-            f"step {step.id}: the function given to map_batches failed on row {row}: {what}",
-            hint='mend the function, or start the flow with on_error="dead_letter" to set such '
+            f"step {step.id}: the function of map_batches failed on row {row}: {error}",
+            hint='fix the function, or start the flow with on_error="dead_letter" to set such '
             "rows aside",
             step=step.id,
             row=row,
@@ -128,7 +130,7 @@ class StepWork:
 
 
 def conformed(step: MapStep, result: Any) -> list[pa.RecordBatch]:
-    """What a user's function returned, as batches of the step's schema."""
+    """Convert the return value of a user's function to batches of the step's schema."""
     if result is None:
         return []
     if isinstance(result, pa.Table):
@@ -141,7 +143,7 @@ def conformed(step: MapStep, result: Any) -> list[pa.RecordBatch]:
 
 
 def as_schema(batch: pa.RecordBatch, schema: pa.Schema, step: str) -> pa.RecordBatch:
-    """The batch with exactly this schema, columns found by name and cast where that is safe."""
+    """Convert a batch to exactly this schema. Columns are found by name, and cast where that is safe."""
     if batch.schema.equals(schema):
         return batch
     try:

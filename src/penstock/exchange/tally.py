@@ -1,6 +1,6 @@
-"""What a courier counts of the records that it sends: how many to each slot, and of which keys.
+"""Counts of the records that a courier sends: per slot, and of the most frequent keys.
 
-A record is what a host takes in: a row, or the combined state of a key where couriers combine.
+A record is a row, or the combined state of a key where couriers combine.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from penstock.state.keys.codec import slots_of
 from penstock.state.keys.text import shown
 from penstock.wire.report import Counts, HotKeyCount
 
-TOLD = 3
-"""Keys of each watched slot that are told of."""
+REPORTED = 3
+"""Number of keys that are reported for each watched slot."""
 _LONGEST = 200
-"""Characters of a key's text, at most."""
+"""Maximum length of a key's text, in characters."""
 
 
 class Tally:
-    """Counts what one task sends to the hosts of one step.
+    """Counts the records that one task sends to the hosts of one step.
 
-    Records are counted by slot; in slots that are watched also by key. A key with more than a
-    quarter of all that a watched slot gets from the task is always told of, since it must then be
-    among the first three in one of the batches.
+    Records are counted by slot, and in watched slots also by key. A key with more than a quarter of a watched
+    slot's records is always reported, since it is among the first three in at least one of the batches.
 
     >>> from penstock.operators.aggregate.aggregates import AggregatePlan, count
     >>> plan = AggregatePlan(pa.schema([("user", pa.int64())]), ["user"], {"n": count()})
@@ -46,13 +45,13 @@ class Tally:
         self._watching: tuple[int, ...] = ()
         self._watched: npt.NDArray[np.bool_] | None = None
         self.watch(watched)
-        self._found: list[tuple[Array, Array]] = []
-        """Hashes of keys in watched slots and how many records each had, batch by batch."""
+        self._key_counts: list[tuple[Array, Array]] = []
+        """Hashes of keys in watched slots, and the number of records of each, batch by batch."""
         self._texts: dict[int, str] = {}
-        """hash -> key, of those that led their slot in a batch."""
+        """Hash -> text of the key, for the most frequent keys of a slot in a batch."""
 
     def watch(self, watched: tuple[int, ...]) -> None:
-        """Count keys of these slots, and of no others, from now on."""
+        """Count the keys of exactly these slots from now on."""
         if watched == self._watching:
             return
         self._watching, self._watched = watched, None
@@ -61,7 +60,7 @@ class Tally:
             self._watched[list(watched)] = True
 
     def note(self, batch: pa.RecordBatch, hashes: Array) -> Array:
-        """Count a batch that is about to be sent; gives the slot of each record."""
+        """Count a batch that is about to be sent. Returns the slot of each record."""
         slots = slots_of(hashes, len(self.counts))
         count_rows(self.counts, slots)
         if self._watched is not None:
@@ -71,11 +70,11 @@ class Tally:
         return slots
 
     def hot(self) -> list[HotKeyCount]:
-        """The most frequent keys of each watched slot, by slot, the most frequent first."""
-        if not self._found:
+        """The most frequent keys of each watched slot, ordered by slot, the most frequent first."""
+        if not self._key_counts:
             return []
-        hashes = np.concatenate([found for found, _ in self._found])
-        counts = np.concatenate([counts for _, counts in self._found])
+        hashes = np.concatenate([hashes for hashes, _ in self._key_counts])
+        counts = np.concatenate([counts for _, counts in self._key_counts])
         hashes, places = np.unique(hashes, return_inverse=True)
         counts = np.bincount(places, counts).astype(np.int64)
         named = np.isin(hashes, np.fromiter(self._texts, np.uint64))
@@ -87,30 +86,30 @@ class Tally:
         ]
 
     def _note_keys(self, batch: pa.RecordBatch, hashes: Array, rows: Array) -> None:
-        found, first, counts = np.unique(hashes[rows], return_index=True, return_counts=True)
-        self._found.append((found, counts))
-        leading = _leading(slots_of(found, len(self.counts)), counts)
-        new = [i for i in leading.tolist() if int(found[i]) not in self._texts]
+        unique, first, counts = np.unique(hashes[rows], return_index=True, return_counts=True)
+        self._key_counts.append((unique, counts))
+        leading = _leading(slots_of(unique, len(self.counts)), counts)
+        new = [i for i in leading.tolist() if int(unique[i]) not in self._texts]
         if not new:
             return
         some = batch.take(fixed_array(rows[first[new]], pa.int64()))
         codec = self._plan.codec
         keys = codec.as_tuples(self._plan.sent_keys(some))
         for place, key in zip(new, keys, strict=True):
-            hash = int(found[place])
+            hash = int(unique[place])
             self._texts[hash] = _text(codec.schema.names, key, hash)
 
 
 def _leading(slots: Array, counts: Array) -> Array:
-    """Where the greatest counts of each slot are, by slot and from the greatest down."""
+    """Positions of the greatest counts of each slot, ordered by slot, the greatest first."""
     order = np.lexsort((-counts, slots))
     ordered = slots[order]
-    leading: Array = order[np.arange(len(order)) - np.searchsorted(ordered, ordered) < TOLD]
+    leading: Array = order[np.arange(len(order)) - np.searchsorted(ordered, ordered) < REPORTED]
     return leading
 
 
 def _text(names: list[str], key: tuple[object, ...], hash: int) -> str:
-    """The key as people read it. The driver adds up by it, so that cut ones must differ too."""
+    """The key as readable text. The driver sums counts by this text, so shortened texts must differ too."""
     text = ", ".join(f"{name}={shown(value)}" for name, value in zip(names, key, strict=True))
     if len(text) > _LONGEST:
         text = f"{text[: _LONGEST - 20]}... ({hash:016x})"

@@ -1,4 +1,4 @@
-"""A flow as text: what runs where."""
+"""A flow as text: its steps, and where each runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.plan.steps import FlowPlan, MapStep, Step
 
 _GAP = " " * 12
 _RUNS: dict[NodeKind, str] = {"router": "couriers", "transient": "function", "merge": "hosts"}
-"""Where each node that is put in for burst workers runs."""
+"""Where each kind of node that is added for burst workers runs."""
 
 
 def explained(
@@ -22,11 +22,10 @@ def explained(
     workers: WorkerTerms | None = None,
     bounds_epochs: bool = False,
 ) -> str:
-    """The flow from sources to output, a step a line, with where each runs.
+    """The flow from sources to output, one line per step, and where each runs.
 
-    If the flow may use burst workers, also what the plan has for them: the operators that are put in,
-    with what each reads and where that goes, and the steps that are left whole. If the SLA bounds what an
-    epoch reads (`bounds_epochs`), by how much.
+    For burst workers it adds the operators of their plan, with inputs and outputs, and the steps that they
+    cannot do. `bounds_epochs` adds the limit that the SLA sets on the rows of an epoch.
     """
     lines = [line for number in range(len(plan.sources)) for line in _source(plan, number)]
     for number, step in enumerate(plan.steps):
@@ -44,8 +43,8 @@ def explained(
 def _epochs(bound: SLA) -> list[str]:
     half_ms, rows = bound.latency_ms / 2, rows_within(bound.latency_ms, FIRST)
     return [
-        f"epochs      of as many rows of Kafka as take {half_ms:.0f} ms, half of the latency (not if live):",
-        f"{_GAP}{rows:,} at first ({FIRST.fixed_ms:.0f} ms and {FIRST.rows_per_s:,.0f} rows a second), "
+        f"epochs      take rows of Kafka for {half_ms:.0f} ms, half of the SLA's latency (not if live):",
+        f"{_GAP}{rows:,} at first ({FIRST.fixed_ms:.0f} ms and {FIRST.rows_per_s:,.0f} rows per second), "
         "then as measured",
     ]
 
@@ -71,17 +70,17 @@ def _step(step: Step, reads: str, one_host: bool) -> list[str]:
     if isinstance(step, MapStep):
         name = getattr(step.function, "__name__", type(step.function).__name__)
         where = where if one_host else "couriers"
-        return [f"{step.id:<12}{where} {reads}{name} -> {_columns(step.output)}"]
+        return [f"{step.id:<11} {where} {reads}{name} -> {_columns(step.output)}"]
     key = f"by {', '.join(step.keys)}" if step.keys else "global"
     merges = "partial states merge" if step.plan.merges else "state does not merge"
     return [
-        f"{step.id:<12}{where} {reads}{key}, {step.slots} slots: {step.plan} ({merges})",
+        f"{step.id:<11} {where} {reads}{key}, {step.slots} slots: {step.plan} ({merges})",
         f"{_GAP}-> {_columns(step.output)}",
     ]
 
 
 def _read(plan: FlowPlan, number: int) -> str:
-    """What a step reads, where that is not what stands above it."""
+    """The inputs of a step in parentheses, unless it reads the line above it."""
     reads, above = plan.reads(number), len(plan.sources) + number - 1
     if reads == (above,):
         return ""
@@ -96,11 +95,11 @@ def _offloading(plan: FlowPlan, workers: WorkerTerms) -> list[str]:
     for node in graph.nodes:
         if node.kind not in _RUNS:
             continue
-        given = [str(edge.source) for edge in graph.edges if edge.target == node]
-        takers = [str(edge.target) for edge in graph.edges if edge.source == node]
+        inputs = [str(edge.source) for edge in graph.edges if edge.target == node]
+        outputs = [str(edge.target) for edge in graph.edges if edge.source == node]
         by = " by whole keys" if node.kind == "transient" and node.of in whole_keys else ""
-        read = node.of + by if node.kind == "transient" else ", ".join(given)
-        lines.append(f"{node.kind:<12}{_RUNS[node.kind]:<8} {read} -> {', '.join(takers)}")
+        read = node.of + by if node.kind == "transient" else ", ".join(inputs)
+        lines.append(f"{node.kind:<12}{_RUNS[node.kind]:<8} {read} -> {', '.join(outputs)}")
     return lines + [f"{'left whole':<12}{name}: {reason}" for name, reason in graph.whole.items()]
 
 

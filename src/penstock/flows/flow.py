@@ -1,4 +1,4 @@
-"""What a user writes: a source, steps, an SLA, a sink.
+"""Flows as users write them: a source, steps, an SLA, a sink.
 
 Every method returns a new flow; nothing runs before `start`.
 """
@@ -6,19 +6,21 @@ Every method returns a new flow; nothing runs before `start`.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.control.elastic import Elastic
+from penstock.control.elastic import Elastic, WorkerTerms
+from penstock.control.money import HostPrice
 from penstock.control.treat.decision import Policy
 from penstock.errors import FlowError
+from penstock.flows.claim import Mode
 from penstock.flows.explain import explained
 from penstock.flows.graph import Graph, Source
 from penstock.flows.joins import On, Span, join_bound, key_pairs
-from penstock.flows.keyed_flow import KeyedFlow, WindowedFlow, must_be
-from penstock.flows.start import Mode, StartOptions, must_be_a_chain, start
+from penstock.flows.keyed_flow import KeyedFlow, WindowedFlow, must_be, popped_name
+from penstock.flows.start import StartOptions, must_be_a_chain, start
 from penstock.flows.start_live import start_live
 from penstock.live.sources.source import LiveSource
 from penstock.model import SLA, milliseconds
@@ -51,26 +53,28 @@ _STARTS = {"micro_batch": start, "live": start_live}
 
 @dataclass(frozen=True)
 class Flow:
-    """A pipeline: source DataFrames, steps on them, and where the output goes. Made by `flow`."""
+    """A pipeline: sources, steps on them, and a sink for the output. Made by `flow`."""
 
     graph: Graph
     bound: SLA | None = None
     elasticity: Elastic | None = None
     sink: Sink | None = None
     time: str | None = None
-    """The column of event times, as long as there is one that windows can go by."""
+    """The event-time column, which windows use by default; None after a step that drops it."""
     one_host: bool = False
     keeps_order: bool = False
 
     def key_by(self, *columns: str, slots: int = 64, nulls: bool = False) -> KeyedFlow:
-        """Say which columns are the key of the next step, and into how many slots it is cut.
+        """Choose the key columns of the next step, and the number of slots of its key space.
 
-        The number of slots is fixed for the life of a checkpoint; it bounds how many hosts the step
-        can use. Rows with a null in the key are refused, unless `nulls` makes null a key like any
+        The number of slots is fixed for the life of a checkpoint, and is the largest number of hosts that
+        the step can use. Rows with a null in the key are refused, unless `nulls` makes null a key like any
         other, as SQL's GROUP BY does.
         """
         if not columns:
-            raise FlowError("key_by needs a column", hint="use global_ for a step without a key")
+            raise FlowError(
+                "key_by needs a column", hint="name one, or use global_ for a step without a key"
+            )
         _check_slots(slots)
         for column in columns:
             self.must_have(column, "to key by")
@@ -85,11 +89,22 @@ class Flow:
         emit: Emit = "close",
         slots: int = 64,
     ) -> WindowedFlow:
-        """Cut all rows into windows, without a key. See `KeyedFlow.window`."""
+        """Group all rows into windows, without a key. See `KeyedFlow.window`."""
         _check_slots(slots)
         whole = KeyedFlow(self, (), slots)
         return whole.window(window, on=on, lateness=lateness, emit=emit)
 
+    @overload
+    def global_(
+        self,
+        processor: KeyedProcessor | None = None,
+        /,
+        *,
+        output_schema: pa.Schema | StructType | str | None = None,
+        name: str,
+        **aggregates: Aggregate,
+    ) -> Flow: ...
+    @overload
     def global_(
         self,
         processor: KeyedProcessor | None = None,
@@ -97,16 +112,28 @@ class Flow:
         *,
         output_schema: pa.Schema | StructType | str | None = None,
         **aggregates: Aggregate,
+    ) -> Flow: ...
+    def global_(
+        self,
+        processor: KeyedProcessor | None = None,
+        /,
+        *,
+        output_schema: pa.Schema | StructType | str | None = None,
+        **aggregates: Any,
     ) -> Flow:
-        """A step with state but no key: one slot, one host. Aggregates, or a processor."""
+        """Add a step with state but no key: aggregates of all rows, or a processor. It has one host.
+
+        `name="total"` names the step, as in `KeyedFlow.aggregate`.
+        """
         whole = KeyedFlow(self, (), 1)
-        if processor is not None and aggregates:
+        if processor is None:
+            return whole.aggregate(emit="update", **aggregates)
+        name = popped_name(aggregates)
+        if aggregates:
             raise FlowError(
-                "global_ got both a processor and aggregates", hint="make two steps of it"
+                "global_ got both a processor and aggregates", hint="use two steps, one for each"
             )
-        if processor is not None:
-            return whole.process(processor, output_schema=output_schema)
-        return whole.aggregate(emit="update", **aggregates)
+        return whole.process(processor, output_schema=output_schema, name=name)
 
     def join(
         self,
@@ -123,21 +150,23 @@ class Flow:
         distinct: bool = False,
         lateness: str | float = 0,
         slots: int = 64,
+        name: str | None = None,
     ) -> Flow:
         """Join with another flow on equal keys: a step with two inputs.
 
-        `on` is a column that both have, several, or a mapping of columns here to columns there. What
-        else must hold, and how long rows are kept:
+        `on` is a column that both flows have, a list of such columns, or a mapping of columns of this flow
+        to columns of the other. One of these bounds which rows match, and how long rows are kept:
 
         - `window`: both rows are in the same window of event time;
         - `between=("0s", "10s")`: the other row's time is from 0 s to 10 s after this row's. The
-          second may be a timestamp column of this side: up to that time;
-        - neither: all rows match for ever, or for `ttl` after they came. Then a left join gives
-          changes (see `_change`), since a row without a match may still find one.
+          upper bound may be a timestamp column of this flow instead;
+        - neither: rows are kept, and match, for ever, or for `ttl` after they arrived. Then a left join
+          emits changes (see `_change`), since a row without a match may still find one.
 
-        `left_time` and `right_time` name the columns of times where a flow's event time is not
-        meant. Columns of the other side whose name is taken get the `suffix`. With `distinct`, equal
-        rows of a side count once in each window.
+        `left_time` and `right_time` name other timestamp columns than the flows' event times. Columns of
+        the other flow whose name is taken get the `suffix`. With `distinct`, equal rows of a side count
+        once in each window. Rows that arrive more than `lateness` after their window closed are late.
+        `name` names the step, as in `KeyedFlow.aggregate`.
         """
         _check_slots(slots)
         must_be(other, Flow, "join", "a flow", "other = ps.flow(df)")
@@ -152,7 +181,8 @@ class Flow:
             lateness_ms=milliseconds(lateness),
         )
         graph, left, right = self.graph.joined(other.graph)
-        step = KeyedStep(graph.name("join"), slots, plan, reads=(left, right))
+        id = graph.next_keyed("join", name)
+        step = KeyedStep(id, slots, plan, reads=(left, right), kind="join")
         keeps_order = self.keeps_order or other.keeps_order
         both = replace(self, keeps_order=keeps_order)
         return both._on(replace(graph, steps=(*graph.steps, step)))
@@ -160,17 +190,17 @@ class Flow:
     def map_batches(
         self, function: BatchFunction, schema: pa.Schema | StructType | str | None = None
     ) -> Flow:
-        """A stateless step: a function from an Arrow batch to one (or a table, several, or None).
+        """Add a stateless step: a function from an Arrow batch to a batch, a table, several, or None.
 
-        `schema` says what it returns. Without it, the function is called once with an empty batch
-        to find out.
+        `schema` declares the columns that it returns. Without it, the function is called once with an
+        empty batch to find out.
         """
-        name = self.graph.name("map")
+        name = self.graph.next_map()
         output = _probed(function, self.schema, name) if schema is None else self.declared(schema)
         return self._on(self.graph.then(MapStep(name, function, self.schema, output)))
 
     def select(self, *columns: str, **named: Value) -> Flow:
-        """Keep these columns, in this order; `new="old"` renames one, other values make new ones.
+        """Keep these columns, in this order; `new="old"` renames a column, other values compute one.
 
         A value is the name of a column, an Arrow expression such as `pc.field("a") * 2`, or a
         function from a batch to an array.
@@ -180,63 +210,103 @@ class Flow:
             if isinstance(column, str):
                 self.must_have(column, "to select")
         if not chosen:
-            raise FlowError("select needs a column", hint="name those to keep")
+            raise FlowError("select needs a column", hint="name the columns to keep")
         return self.map_batches(Select(tuple(chosen.items())))
 
     def with_columns(self, **named: Value) -> Flow:
-        """All columns, and these; one that has the name of another takes its place. See `select`."""
+        """Add columns, or replace those that have the same name. Values are as in `select`."""
         return self.select(**({name: name for name in self.schema.names} | named))
 
     def filter(self, condition: pc.Expression | Callable[[pa.RecordBatch], Any]) -> Flow:
         """Keep the rows for which a condition is true, such as `pc.field("n") > 3`.
 
-        It is an Arrow expression, or a function from a batch to an array of booleans.
+        The condition is an Arrow expression, or a function from a batch to an array of booleans.
         """
         if not (isinstance(condition, pc.Expression) or callable(condition)):
             raise FlowError(
-                f"{condition!r:.100} is no condition",
-                hint='give an expression such as pc.field("n") > 3',
+                f"filter cannot use {condition!r:.100} as a condition",
+                hint='use an expression such as pc.field("n") > 3, or a function of a batch',
             )
         return self.map_batches(Where(condition))
 
     def ordered(self) -> Flow:
-        """Give the output in the order of arrival, for each partition of the source.
+        """Emit the output in the order of arrival, for each partition of the source.
 
-        Wherever a row was worked on, what it caused leaves in the place that it came in; the output
-        is the same with one host as with many, after slots have moved and after retries. What an
-        epoch gives at its end (aggregates, changes, tops) goes by the first record of each key that
-        was sent in the epoch; what time makes due, such as windows that close and timers, comes
-        before the rows of its epoch, by time. Without this, order is kept for each key only.
+        The output of a row leaves in the row's place, on whichever host it was processed. So the output
+        is the same with one host as with many, after slots have moved, and after retries. Rows that an
+        epoch emits at its end (aggregates, changes, tops) take the place of their key's first record in
+        the epoch. Rows that are due by time (closing windows, timers) come before the rows of their epoch,
+        by time. Without `ordered`, order is kept for each key only.
         """
         return replace(self, keeps_order=True)
 
     def on_one_host(self) -> Flow:
         """Run all steps in one host, on as many cores as Spark gives a task (`spark.task.cpus`).
 
-        For flows of one source whose steps follow one another. Rows then cross the network once,
-        and what comes out is what one thread would have given that takes the rows one after the
-        other: in the order of arrival of each source partition, as with `ordered`. Such a flow
-        cannot be scaled or moved, and its state has to fit into the one host's memory.
+        This is for flows of one source whose steps follow one another. Rows cross the network once, and
+        the output is that of a single thread: in the order of arrival of each source partition, as with
+        `ordered`. Such a flow cannot be scaled or moved, and its state has to fit into the host's memory.
         """
         must_be_a_chain(self.plan)
         return replace(self, one_host=True)
 
     def sla(self, latency: str | float, window: str | float = "1s") -> Flow:
-        """Ask for an average latency of at most `latency` over any `window`."""
+        """Set the SLA: an average latency of at most `latency` over any `window`, such as "1s"."""
         return replace(self, bound=SLA(milliseconds(latency), milliseconds(window)))
 
-    def elastic(self, policy: str | Policy = "switch", **settings: Any) -> Flow:
-        """Let the hosts of each step follow the load, so that the SLA is kept with few of them.
+    def elastic(
+        self,
+        policy: str | Policy = "switch",
+        *,
+        at_least: int = 1,
+        at_most: int = 8,
+        margin: float | None = None,
+        alert: str | float | None = None,
+        delta: str | float = "100ms",
+        dry_run: bool = False,
+        functions: WorkerTerms | None = None,
+        functions_at_most: int | None = None,
+        patience: str | float = "2 minutes",
+        merge_cost: float = 1.0,
+        warm_for: float = 5.0,
+        host_price: HostPrice | None = None,
+    ) -> Flow:
+        """Turn autoscaling on: the number of hosts of each step follows the load, to keep the SLA.
 
-        `policy` is "switch", or another one by name, or your own (see `Policy`). Settings are those
-        of `Elastic`: `at_least` and `at_most` hosts of a step, the `margin` of service rates that is
-        not counted on, the `alert` latency, and `dry_run`, which only tells what would be done.
-        Without this a step keeps the hosts that it was started with.
+        Without it a step keeps the hosts that it was started with. Durations are text with a unit, such as
+        "100ms", or seconds.
 
-        `functions`, such as `LocalFunctions(at_most=20)`, take up bursts: they are there in less
-        than a second, and hosts come when a burst has lasted for longer than `patience`.
+        - `policy`: "switch", another policy by name such as "static(4)", or your own (see `Policy`).
+        - `at_least`, `at_most`: hosts of a step.
+        - `margin`: share of a host's service rate that is kept in reserve, from 0 to below 1. None: the
+          policy's, or 0.2.
+        - `alert`: latency above which a step counts as in trouble. None: half the SLA's latency.
+        - `delta`: length of the intervals in which arrivals and completions are counted.
+        - `dry_run`: only record what would be done.
+        - `functions`: burst workers such as `LocalFunctions(at_most=20)`, which take up bursts within a
+          second. None: hosts do all the work.
+        - `functions_at_most`: burst workers of a step at a time. None: the limit of `functions`.
+        - `patience`: duration after which a burst counts as lasting, and hosts are added for it.
+        - `merge_cost`: a host's cost of merging the results of burst workers, in rows for each partial state.
+        - `warm_for`: multiple of the stable load for which burst workers are kept warm; 0: none are.
+        - `host_price`: price of a host, in US dollars per hour. None: `HostPrice()`.
         """
-        return replace(self, elasticity=Elastic(policy, **settings))
+        elastic = Elastic(
+            policy,
+            at_least=at_least,
+            at_most=at_most,
+            margin=margin,
+            alert=alert,
+            delta=delta,
+            dry_run=dry_run,
+            functions=functions,
+            functions_at_most=functions_at_most,
+            patience=patience,
+            merge_cost=merge_cost,
+            warm_for=warm_for,
+            host_price=host_price or HostPrice(),
+        )
+        return replace(self, elasticity=elastic)
 
     def to(self, format: str, **options: Any) -> Flow:
         """Send the output to a Spark batch writer. See `penstock.to`."""
@@ -248,21 +318,21 @@ class Flow:
 
     @property
     def plan(self) -> FlowPlan:
-        """The flow compiled."""
+        """The compiled flow: its sources and steps, ready to run."""
         return replace(self.graph.plan, ordered=self.keeps_order, one_host=self.one_host)
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns that come out at the end of the flow as it stands."""
+        """The output columns of the flow so far."""
         return self.graph.schema
 
     @property
     def spark(self) -> SparkSession:
-        """The session of the sources: that of a DataFrame, or the active one."""
+        """The Spark session: that of the first source's DataFrame, or the active one."""
         return self.graph.sources[0].spark
 
     def explain(self) -> None:
-        """Print the steps, what each needs and gives, and where it runs."""
+        """Print the steps: their names, what each reads and emits, and where it runs."""
         elastic = self.elasticity
         functions = None if elastic is None else elastic.functions
         bounds_epochs = any(source.bounded_by_sla for source in self.graph.sources)
@@ -288,26 +358,28 @@ class Flow:
     ) -> FlowQuery:
         """Start the flow and return at once.
 
-        Each keyed step gets `hosts` hosts (or its own number, by step name). `checkpoint` is a
-        folder that the flow continues from when it is started again; a static DataFrame needs none.
-        `trigger` is a duration between epochs, or "available_now"; by default one epoch follows the
-        other. With `close`, which goes with "available_now", the input has ended when all that is
-        there has been read: every window closes, and the checkpoint cannot be continued.
-
-        `migration` says how state follows slots that change hands (see `Migration`); it can be
-        changed while the query runs. With `on_error="dead_letter"` rows that cannot be processed are
-        kept in the checkpoint's `dead_letters` folder instead of stopping the flow. Rows that came
-        behind the watermark of a step are counted, and go to the sink `late_rows` if there is one;
-        with several such steps, one for each by its name ("window-1", "join-2.left").
-
-        With `mode="live"` rows leave within milliseconds: couriers are long-lived tasks too, and read
-        the sources themselves (`kafka`, `rate`, `source`). State is made durable every
-        `checkpoint_every`. With `delivery="at_once"` rows leave before that, so that those since the
-        last checkpoint leave again after a failure, with ids that tell (see `RowIds`). With "transactional"
-        they are seen when they are durable, each exactly once: in Kafka by consumers that read committed
-        rows, or as files. `couriers` is their number; by default each reads four source partitions. `trigger`
-        is for micro-batches only. There "transactional" lets a topic of Kafka have each epoch once, in one
-        transaction of the driver's.
+        - `checkpoint`: folder that the flow continues from when it is started again. A static DataFrame
+          needs none.
+        - `hosts`: hosts of each keyed step, or a dict of step name -> hosts. `explain` shows the names.
+        - `migration`: how state follows slots that move to another host (see `Migration`). It can be changed
+          while the query runs.
+        - `on_error`: "fail" stops the query on a row that cannot be processed; "dead_letter" puts such rows
+          into the checkpoint's `dead_letters` folder.
+        - `late_rows`: sink for rows behind a step's watermark; for several such steps a dict by name
+          ("window-1", "join-2.left"). Without one they are only counted.
+        - `trigger`: duration between epochs, or "available_now"; by default epochs follow one another.
+          Micro-batches only.
+        - `close`: the input ends when everything available has been read; goes with "available_now". Every
+          window closes, and the checkpoint cannot be continued.
+        - `name`: the query's name in Spark's UI.
+        - `mode`: "micro_batch", or "live", in which rows leave within milliseconds. Live couriers are
+          long-lived tasks that read the sources themselves (`kafka`, `rate`, `source`).
+        - `checkpoint_every`: duration between checkpoints of a live flow.
+        - `delivery`: with "at_once" a live flow emits rows before they are durable; after a failure, rows
+          since the last checkpoint are emitted again with the same ids (see `RowIds`). With "transactional"
+          rows become visible once, when they are durable: to Kafka consumers that read committed rows, or
+          as files. In micro-batches it writes each epoch to Kafka in one transaction.
+        - `couriers`: couriers of a live flow; by default one for four source partitions.
         """
         whole = replace(self, sink=sink or self.sink)
         options = StartOptions(
@@ -325,41 +397,42 @@ class Flow:
             couriers=couriers,
         )
         if mode not in _STARTS:
-            raise FlowError(f"mode={mode!r} is unknown", hint='use "micro_batch" or "live"')
+            raise FlowError(f"unknown mode {mode!r}", hint='use "micro_batch" or "live"')
         return _STARTS[mode](whole, options)
 
     def declared(self, schema: pa.Schema | StructType | str) -> pa.Schema:
-        """A schema as users write it (Arrow, Spark, or DDL text) as Arrow."""
+        """The Arrow schema for a schema as users write it: Arrow, Spark, or DDL text."""
         if self.graph.sources[0].live is None:
             return declared(schema, self.spark)
         return schema_of(schema)
 
-    def with_keyed(self, kind: str, slots: int, plan: StepPlan) -> Flow:
-        """With one more keyed step."""
-        return self._on(self.graph.then(KeyedStep(self.graph.name(kind), slots, plan)))
+    def with_keyed(self, kind: str, slots: int, plan: StepPlan, name: str | None = None) -> Flow:
+        """The flow with one more keyed step, under the user's name or an automatic one."""
+        id = self.graph.next_keyed(kind, name)
+        return self._on(self.graph.then(KeyedStep(id, slots, plan, kind=kind)))
 
     def time_column(self, name: str | None) -> str:
-        """The column of times that a window or a join goes by."""
+        """The timestamp column of a window or a join: the named one, or the flow's event time."""
         if name is None:
             if self.time is None:
                 raise FlowError(
-                    "there is no event time here to go by",
-                    hint='name its column: ps.flow(df, event_time="ts"), or the `on` of a window',
+                    "the flow has no event time here",
+                    hint='name its column: ps.flow(df, event_time="ts"), or window(..., on="ts")',
                 )
             return self.time
-        self.must_have(name, "of times")
+        self.must_have(name, "with times")
         return name
 
     def must_have(self, column: str, purpose: str) -> None:
-        """Refuse a column that is not here."""
+        """Raise if the flow has no such column."""
         if column not in self.schema.names:
             raise FlowError(
                 f"there is no column {column!r} {purpose}",
-                hint=f"the columns here are {', '.join(self.schema.names)}",
+                hint=f"use one of {', '.join(self.schema.names)}",
             )
 
     def _on(self, graph: Graph) -> Flow:
-        """This flow with another graph; its event time goes on where the column does."""
+        """This flow with another graph. It keeps its event time if the column is still there."""
         schema, time = graph.schema, self.time
         if time is not None:
             place = schema.get_field_index(time)
@@ -377,18 +450,20 @@ def flow(
     partition: str | None = None,
     idle: str | float | None = None,
 ) -> Flow:
-    """Begin a flow on a DataFrame, streaming or static, or on a source that couriers can read
-    without Spark: `kafka`, `rate` or `source`. Only these can run in live mode.
+    """Begin a flow on a source.
 
-    `arrival` names the timestamp column that latency is measured from; by default it is the one that
-    the source has for it (Kafka's timestamp), or else latency is measured from ingestion.
-    `event_time` names the timestamp column that windows and event-time timers follow, and `delay` how
-    far out of order it may be.
+    The source is a DataFrame, streaming or static, or one that couriers can read without Spark: `kafka`,
+    `rate` or `source`. Only the latter can run in live mode.
 
-    The watermark is the newest event time less the delay. Where the partitions of the source do not
-    advance together, `partition` names the column that tells them apart (Kafka's `partition`): then
-    it is that of the partition that is furthest behind. One that has brought no row for `idle` does
-    not hold the others back; nor does a whole source that is joined with others.
+    - `arrival`: timestamp column from which latency is measured. By default the source's own, such as
+      Kafka's timestamp; without one latency is measured from ingestion.
+    - `event_time`: timestamp column for windows and event-time timers.
+    - `delay`: how long event times may be out of order, such as "5s". The watermark is the newest event
+      time less the delay.
+    - `partition`: column with the partition of the source, where partitions do not advance together. Then
+      the watermark is that of the partition that is furthest behind.
+    - `idle`: duration without a row after which a partition, or a source joined with others, no longer
+      holds the watermark back.
     """
     decoder = None
     if isinstance(source, LiveSource):
@@ -405,14 +480,14 @@ def flow(
         place = -1 if column is None else schema.get_field_index(column)
         type = schema.field(place).type if place >= 0 else None
         if column is not None and (type is None or not any(kind(type) for kind in kinds)):
-            found = "missing" if type is None else f"of type {type}"
+            actual = "missing" if type is None else f"of type {type}"
             raise FlowError(
-                f"{purpose}={column!r} must be {what}, but it is {found}",
-                hint=f"the columns here are {', '.join(schema.names)}",
+                f"{purpose}={column!r} must be {what}, but it is {actual}",
+                hint=f"the columns of the source are {', '.join(schema.names)}",
             )
     if event_time is None and (partition is not None or idle is not None):
         raise FlowError(
-            "partition and idle are about the watermark, but there is no event time",
+            "partition and idle are for the watermark, but the flow has no event time",
             hint='name its column: ps.flow(df, event_time="ts", ...)',
         )
     idle_ms = None if idle is None else milliseconds(idle)
@@ -422,23 +497,26 @@ def flow(
 
 def _check_slots(slots: int) -> None:
     if slots < 1 or slots > 32_768:
-        raise FlowError(f"slots={slots} is out of range", hint="use 1 to 32768; 64 suits most")
+        raise FlowError(f"slots is {slots}", hint="use 1 to 32768; 64 suits most flows")
 
 
 def _probed(function: BatchFunction, schema: pa.Schema, step: str) -> pa.Schema:
-    """What a function returns, found by calling it with no rows."""
+    """The columns that a function returns, found by calling it with an empty batch."""
     empty = pa.RecordBatch.from_pylist([], schema=schema)
     try:
         result = function(empty)
+    except FlowError:  # of `select` or `filter`, with its own cure
+        raise
     except Exception as failed:
         raise FlowError(
-            f"step {step}: cannot tell what the function returns, because it fails on an empty "
-            f"batch: {type(failed).__name__}: {failed}",
+            f"step {step}: the columns that the function returns are not known, since it fails on an "
+            f"empty batch: {type(failed).__name__}: {failed}",
             hint="declare it: map_batches(fn, schema=...)",
         ) from failed
     if not isinstance(result, pa.RecordBatch | pa.Table):
         raise FlowError(
-            f"step {step}: cannot tell what the function returns from {type(result).__name__}",
+            f"step {step}: the columns that the function returns are not known, since it returns "
+            f"{type(result).__name__} for an empty batch",
             hint="declare it: map_batches(fn, schema=...)",
         )
     return result.schema

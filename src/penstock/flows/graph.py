@@ -1,12 +1,15 @@
-"""Flows as graphs: sources, steps that read streams, and how two of them become one."""
+"""Flows as graphs: sources, steps that read streams, and the union of two graphs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from penstock.errors import FlowError
+from penstock.flows.step_names import checked_name, is_automatic
 from penstock.live.sources.kafka import KafkaSource
 from penstock.live.sources.source import LiveSource
 from penstock.plan.steps import FlowPlan, KeyedStep, MapStep, SourcePlan, Step
@@ -19,33 +22,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """What a flow begins with. The same object is the same source in every flow."""
+    """A source of a flow. The same object is the same source in every flow."""
 
     origin: DataFrame | LiveSource
     plan: SourcePlan
 
     @property
     def live(self) -> LiveSource | None:
-        """What couriers read by themselves; None: only Spark can read it."""
+        """The source that couriers read without Spark; None: only Spark can read it."""
         return self.origin if isinstance(self.origin, LiveSource) else None
 
     @property
     def spark(self) -> SparkSession:
-        """The session that it is read in."""
+        """The Spark session that reads it."""
         return active_session() if isinstance(self.origin, LiveSource) else self.origin.sparkSession
 
     @property
     def bounded_by_sla(self) -> bool:
-        """Whether the SLA says how many rows of it an epoch takes."""
+        """Whether the SLA bounds the rows that an epoch reads of it."""
         return isinstance(self.origin, KafkaSource) and self.origin.bounded_by_sla
 
     def frame(self, spark: SparkSession, bound: int | None = None) -> DataFrame:
-        """What Spark reads of it in micro-batches: at most `bound` rows an epoch, if the SLA says that."""
+        """The DataFrame for micro-batches, with at most `bound` rows per epoch if the SLA bounds it."""
         if not isinstance(self.origin, LiveSource):
             return self.origin
-        made = frame(self.origin, spark, bound)
-        check_session(made)
-        return made
+        df = frame(self.origin, spark, bound)
+        check_session(df)
+        return df
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Graph:
 
     @property
     def end(self) -> int:
-        """The stream that comes out."""
+        """The number of the output stream."""
         return len(self.sources) + len(self.steps) - 1 if self.steps else 0
 
     @property
@@ -71,18 +74,27 @@ class Graph:
     def schema(self) -> pa.Schema:
         return self.plan.output
 
-    def name(self, kind: str) -> str:
-        """What the next step of a kind is called."""
-        return f"{kind}-{len(self.steps) + 1}"
+    def next_map(self) -> str:
+        """The name of the next stateless step."""
+        return _map_name(self.steps)
+
+    def next_keyed(self, kind: str, name: str | None = None) -> str:
+        """The name of the next keyed step: the user's, or an automatic one."""
+        if name is None:
+            return _keyed_name(self.steps, kind)
+        name = checked_name(name)
+        if any(step.id == name for step in self.steps):
+            raise _named_twice(name)
+        return name
 
     def then(self, step: Step) -> Graph:
-        """With one more step at the end, which reads the stream that comes out now."""
+        """The graph with one more step at the end, which reads the output stream."""
         return replace(self, steps=(*self.steps, replace(step, reads=(self.end,))))
 
     def joined(self, other: Graph) -> tuple[Graph, int, int]:
-        """Both in one graph; where the streams that came out of each are in it.
+        """The union of two graphs, and the numbers of their output streams in it.
 
-        Sources and steps that both have are there once.
+        Sources and steps that both have are in it once.
         """
         extra = tuple(source for source in other.sources if source not in self.sources)
         sources = (*self.sources, *extra)
@@ -92,17 +104,41 @@ class Graph:
 
 
 def _add(graph: Graph, sources: tuple[Source, ...], steps: list[Step]) -> int:
-    """Put a graph's steps among those of a larger one; returns where its end is there."""
+    """Add a graph's steps to those of a union. Returns the number of its output stream there."""
     places = [sources.index(source) for source in graph.sources]
     for step in graph.steps:
         reads = tuple(places[stream] for stream in step.reads)
         there = next((n for n, known in enumerate(steps) if _same(known, step, reads)), None)
         if there is None:
             there = len(steps)
-            kind = step.id.rsplit("-", 1)[0]
-            steps.append(replace(step, id=f"{kind}-{there + 1}", reads=reads))
+            steps.append(replace(step, id=_name_among(steps, step), reads=reads))
         places.append(len(sources) + there)
     return places[graph.end]
+
+
+def _name_among(steps: list[Step], step: Step) -> str:
+    """The name of a step that is put behind others: automatic names count on, a user's name stays."""
+    if isinstance(step, MapStep):
+        return _map_name(steps)
+    if is_automatic(step.id, step.kind):
+        return _keyed_name(steps, step.kind)
+    if any(step.id == known.id for known in steps):
+        raise _named_twice(step.id)
+    return step.id
+
+
+def _map_name(steps: Sequence[Step]) -> str:
+    return f"map-{1 + sum(isinstance(step, MapStep) for step in steps)}"
+
+
+def _keyed_name(steps: Sequence[Step], kind: str) -> str:
+    return f"{kind}-{1 + sum(isinstance(step, KeyedStep) for step in steps)}"
+
+
+def _named_twice(name: str) -> FlowError:
+    return FlowError(
+        f"two steps of the flow have the name {name!r}", hint="give one of them another name"
+    )
 
 
 def _same(known: Step, step: Step, reads: tuple[int, ...]) -> bool:

@@ -1,10 +1,10 @@
-"""What a user writes after `key_by` and `window`: the steps with state."""
+"""The steps with state, as a user writes them after `key_by` and `window`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import pyarrow as pa
 
@@ -27,42 +27,57 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KeyedFlow:
-    """A flow that knows its next step's key, and waits to be told what that step is."""
+    """A flow with the key of its next step. Made by `key_by`; its methods add that step."""
 
     flow: Flow
     keys: tuple[str, ...]
     slots: int
     nulls: bool = False
 
-    def aggregate(self, *, emit: Emit = "update", **aggregates: Aggregate) -> Flow:
+    # A column may be called "name" as well. It stays among the others, whose order is that of the output.
+    @overload
+    def aggregate(self, *, emit: Emit = ..., name: str, **aggregates: Aggregate) -> Flow: ...
+    @overload
+    def aggregate(self, *, emit: Emit = ..., **aggregates: Aggregate) -> Flow: ...
+    def aggregate(self, *, emit: Emit = "update", **aggregates: Any) -> Flow:
         """Keep aggregates per key, and emit the rows that changed: once per key and epoch.
 
-        With `emit="changes"` each epoch gives what it takes back and what it puts in, in a column
-        `_change`: -1 or 1.
+        Each keyword is an output column and its aggregate: `n=ps.count()`. With `emit="changes"` an epoch
+        emits the old row of a changed key with -1 and its new row with 1 in a column `_change`.
+
+        `name="clicks"` names the step. The name is the step's identity in a checkpoint, and what `hosts`,
+        `late_rows` and `penstock ctl` call it; by default it is "aggregate-1" or the like, which counts
+        keyed steps.
         """
+        step = popped_name(aggregates)
         _some(aggregates)
         if emit == "close":
             raise FlowError(
                 "an aggregate without a window never closes",
                 hint='use emit="update" or "changes", or key_by(...).window(...)',
             )
-        return self._step("aggregate", AggregatePlan, aggregates, emit=emit)
+        return self._step("aggregate", step, AggregatePlan, aggregates, emit=emit)
 
     def process(
         self,
         processor: KeyedProcessor,
         *,
         output_schema: pa.Schema | StructType | str | None = None,
+        name: str | None = None,
     ) -> Flow:
-        """Run a `KeyedProcessor`: any logic of one's own, with state and timers per key."""
+        """Run a `KeyedProcessor`: your own logic, with state and timers per key.
+
+        `output_schema` describes its output rows; by default the processor's own. `name` names the step,
+        as in `aggregate`.
+        """
         must_be(processor, KeyedProcessor, "process", "a KeyedProcessor", "Counting()")
         schema = output_schema if output_schema is not None else processor.output_schema
         if schema is None:
             raise FlowError(
-                f"{type(processor).__name__} does not say what it returns",
-                hint='give process(..., output_schema="word string, n long")',
+                f"the output columns of {type(processor).__name__} are not known",
+                hint='declare them: process(..., output_schema="word string, n long")',
             )
-        return self._step("process", ProcessPlan, processor, self.flow.declared(schema))
+        return self._step("process", name, ProcessPlan, processor, self.flow.declared(schema))
 
     def top(
         self,
@@ -73,33 +88,39 @@ class KeyedFlow:
         rank: str | None = None,
         until: str | None = None,
         emit: Emit | None = None,
+        name: str | None = None,
     ) -> Flow:
         """Keep the first `n` rows of each key in the order of `by`, for example "price desc, at".
 
-        What `by` leaves open is decided by the other columns, so that the answer does not depend on
-        the order of arrival. With `ties`, rows that are equal to the n-th in `by` are kept too.
-        `rank` names a column for the place of a row. Each epoch gives what changed, in a column
-        `_change`; with `until`, a column with the time at which a key is over, its rows are given
-        once, when the watermark has passed that time.
+        Rows that are equal in `by` are ordered by their other columns, so that the result does not depend
+        on the order of arrival. With `ties`, rows that are equal to the n-th in `by` are kept too.
+        `rank` names an output column with the position of a row, from 1.
+
+        Each epoch emits the changes, with 1 or -1 in a column `_change`. `until` names a column with the
+        time at which a key ends; then the rows of a key are emitted once, when the watermark has passed
+        that time. `name` names the step, as in `aggregate`.
         """
-        return self._step("top", TopPlan, n, by, ties=ties, rank=rank, until=until, emit=emit)
+        options = {"ties": ties, "rank": rank, "until": until, "emit": emit}
+        return self._step("top", name, TopPlan, n, by, **options)
 
-    def keep(self, which: Literal["first", "last"], by: str) -> Flow:
-        """Keep each key's row with the smallest or the largest `by`: deduplication.
+    def keep(self, which: Literal["first", "last"], by: str, *, name: str | None = None) -> Flow:
+        """Keep each key's row with the smallest ("first") or the largest ("last") `by`: deduplication.
 
-        Gives changes, as `top` does: a row that is replaced is taken back.
+        Emits changes as `top` does: a row that is replaced is emitted again with -1. `name` names the step,
+        as in `aggregate`.
         """
         if which not in ("first", "last"):
-            raise FlowError(f"keep({which!r}) is unknown", hint='write "first" or "last"')
-        return self.top(1, by if which == "first" else f"{by} desc")
+            raise FlowError(f"keep cannot keep {which!r}", hint='use "first" or "last"')
+        return self.top(1, by if which == "first" else f"{by} desc", name=name)
 
-    def distinct(self, ttl: str | float | None = None) -> Flow:
-        """Let the first row of each key pass, and no other, at once.
+    def distinct(self, ttl: str | float | None = None, *, name: str | None = None) -> Flow:
+        """Emit the first row of each key at once, and drop the others.
 
-        With a `ttl`, a key is forgotten that long after its row came, by the time of day.
+        With a `ttl`, such as "1 hour", a key is forgotten that long after its row arrived, by the time of
+        day. `name` names the step, as in `aggregate`.
         """
         ttl_ms = None if ttl is None else milliseconds(ttl)
-        return self._step("distinct", DistinctPlan, ttl_ms=ttl_ms)
+        return self._step("distinct", name, DistinctPlan, ttl_ms=ttl_ms)
 
     def window(
         self,
@@ -109,12 +130,12 @@ class KeyedFlow:
         lateness: str | float = 0,
         emit: Emit = "close",
     ) -> WindowedFlow:
-        """Cut each key's rows into windows. See `penstock.tumbling`, `hopping` and `session`.
+        """Group each key's rows into windows. See `penstock.tumbling`, `hopping` and `session_window`.
 
-        `on` names the column of times; by default it is the flow's event time. Rows of windows that
-        closed longer than `lateness` ago are late: they are counted, and go to `late_rows`. With
-        `emit="close"` a window's row is given when the watermark has passed its end (and once more
-        for an epoch that changed it within `lateness`), with "update" in each epoch that changed it.
+        `on` names the timestamp column; by default it is the flow's event time. Rows of a window that
+        closed more than `lateness` ago are late: they are counted, and go to the sink `late_rows`. With
+        `emit="close"` a window's row is emitted when the watermark has passed its end, and again in each
+        epoch that changes it within `lateness`; with "update", in each epoch that changes it.
         """
         must_be(window, Window, "window", "a window", 'ps.tumbling("1 minute")')
         time = None
@@ -122,21 +143,28 @@ class KeyedFlow:
             time = self.flow.time_column(on)
         elif on is not None:
             raise FlowError(
-                f"a window by processing time has no time column, but on={on!r} was given",
+                f"a window by processing time has no time column, but `on` is {on!r}",
                 hint='leave `on` out, or use a window with clock="event"',
             )
         return WindowedFlow(self, window, time, milliseconds(lateness), emit)
 
-    def _step(self, kind: str, plan: Callable[..., StepPlan], *facts: Any, **options: Any) -> Flow:
-        """The flow with one more step, whose `plan` is made of the columns here, the key and these."""
+    def _step(
+        self,
+        kind: str,
+        name: str | None,
+        plan: Callable[..., StepPlan],
+        *facts: Any,
+        **options: Any,
+    ) -> Flow:
+        """The flow with one more step. Its plan is made of the flow's columns, the key and `facts`."""
         columns, keys = self.flow.schema, list(self.keys)
         made = plan(columns, keys, *facts, nulls=self.nulls, **options)
-        return self.flow.with_keyed(kind, self.slots, made)
+        return self.flow.with_keyed(kind, self.slots, made, name)
 
 
 @dataclass(frozen=True)
 class WindowedFlow:
-    """A flow that knows its next step's key and windows. Made by `window`."""
+    """A flow with the key and the windows of its next step. Made by `window`; its methods add that step."""
 
     keyed: KeyedFlow
     size: Window
@@ -144,37 +172,68 @@ class WindowedFlow:
     lateness_ms: int
     emit: Emit
 
-    def aggregate(self, **aggregates: Aggregate) -> Flow:
-        """Keep aggregates per key and window; gives key, window_start, window_end, aggregates."""
+    @overload
+    def aggregate(self, *, name: str, **aggregates: Aggregate) -> Flow: ...
+    @overload
+    def aggregate(self, **aggregates: Aggregate) -> Flow: ...
+    def aggregate(self, **aggregates: Any) -> Flow:
+        """Keep aggregates per key and window; emits key, window_start, window_end and aggregates.
+
+        `name="clicks"` names the step, as in `KeyedFlow.aggregate`; by default it is "window-1" or the like.
+        """
+        step = popped_name(aggregates)
         _some(aggregates)
-        return self._step("window", WindowPlan, aggregates, emit=self.emit)
+        return self._step("window", step, WindowPlan, aggregates, emit=self.emit)
 
     def top(
-        self, n: int, by: str | Sequence[str], *, ties: bool = False, rank: str | None = None
+        self,
+        n: int,
+        by: str | Sequence[str],
+        *,
+        ties: bool = False,
+        rank: str | None = None,
+        name: str | None = None,
     ) -> Flow:
-        """Keep the first `n` rows of each key and window, as `KeyedFlow.top` does of each key."""
-        return self._step("top", TopPlan, n, by, ties=ties, rank=rank, emit=self.emit)
+        """Keep the first `n` rows of each key and window. See `KeyedFlow.top`."""
+        return self._step("top", name, TopPlan, n, by, ties=ties, rank=rank, emit=self.emit)
 
-    def distinct(self) -> Flow:
-        """Let the first row of each key and window pass, at once, with its window."""
-        return self._step("distinct", DistinctPlan)
+    def distinct(self, *, name: str | None = None) -> Flow:
+        """Emit the first row of each key and window at once, with its window. See `KeyedFlow.distinct`."""
+        return self._step("distinct", name, DistinctPlan)
 
-    def _step(self, kind: str, plan: Callable[..., StepPlan], *facts: Any, **options: Any) -> Flow:
+    def _step(
+        self,
+        kind: str,
+        name: str | None,
+        plan: Callable[..., StepPlan],
+        *facts: Any,
+        **options: Any,
+    ) -> Flow:
         windows = {"window": self.size, "on": self.on, "lateness_ms": self.lateness_ms}
-        return self.keyed._step(kind, plan, *facts, **windows, **options)
+        return self.keyed._step(kind, name, plan, *facts, **windows, **options)
+
+
+def popped_name(aggregates: dict[str, Any]) -> str | None:
+    """Take the step's name out of the keywords of an aggregate; None if it has none.
+
+    An aggregate under that keyword stays: it is a column called "name".
+    """
+    if isinstance(aggregates.get("name"), Aggregate):
+        return None
+    return aggregates.pop("name", None)
 
 
 def _some(aggregates: dict[str, Aggregate]) -> None:
     if not aggregates:
-        raise FlowError("aggregate needs something to keep", hint="for example n=ps.count()")
+        raise FlowError("aggregate has no aggregate", hint="add one, for example n=ps.count()")
     for aggregate in aggregates.values():
         must_be(aggregate, Aggregate, "aggregate", "aggregates", 'ps.sum("v")')
 
 
 def must_be(value: object, kind: type, step: str, what: str, example: str) -> None:
-    """Refuse a value of another kind than a step takes."""
+    """Raise if a step's argument is not of this type."""
     if not isinstance(value, kind):
         raise FlowError(
-            f"{step} takes {what}, and got {type(value).__name__} {value!r:.100}",
+            f"{step} takes {what}, but got {type(value).__name__} {value!r:.100}",
             hint=f"write for example {example}",
         )

@@ -1,21 +1,17 @@
-"""From a flow to a running query: everything that can be refused is refused here, before it runs."""
+"""Starting a flow in micro-batches. Whatever can be refused is refused here, before anything runs."""
 
 from __future__ import annotations
 
-import base64
-import secrets
 import tempfile
-import time
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from penstock import codec
 from penstock.control.elastic import Elastic
 from penstock.control.epoch_bound import FIRST, EpochBound, Pace
-from penstock.errors import CheckpointError, FlowError, PenstockError, SettingError, StoreError
+from penstock.errors import FlowError, PenstockError, SettingError
+from penstock.flows.claim import claim
 from penstock.model import milliseconds
 from penstock.operators.operator import OnError
 from penstock.plan.epoch import RouteTable
@@ -33,23 +29,17 @@ from penstock.spark.s3a import must_have_s3a
 from penstock.spark.session import EXECUTORS_S, check_cores, task_cores
 from penstock.spark.sinks import Sink, late_sinks
 from penstock.spark.switching import must_be_live, to_micro
-from penstock.state.store.manifest import check_flow
-from penstock.state.store.store import FORMAT, READABLE, Store
-from penstock.state.table.table import HASH
+from penstock.state.store.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.flows.flow import Flow
 
-Mode = Literal["micro_batch", "live"]
-
 
 @dataclass(frozen=True)
 class StartOptions:
-    """How a flow is to run. See `Flow.start`."""
+    """Arguments of `Flow.start`, which documents them."""
 
     checkpoint: str | None = None
     hosts: int | dict[str, int] = 2
@@ -71,7 +61,7 @@ def start(flow: Flow, options: StartOptions) -> FlowQuery:
     for name in ("checkpoint_every", "couriers"):
         if getattr(options, name) != getattr(defaults, name):
             raise SettingError(
-                f"{name} is for live flows",
+                f"{name} is for live flows only",
                 hint='leave it out, or start the flow with mode="live"',
             )
     settings, trigger, close = options.settings, options.trigger, options.close
@@ -85,8 +75,8 @@ def start(flow: Flow, options: StartOptions) -> FlowQuery:
     source = _source(flow, plan, flow.spark)
     if close and (source.isStreaming and trigger != "available_now"):
         raise SettingError(
-            "close=True ends the input when all that is there now has been read",
-            hint='give trigger="available_now" with it',
+            "close=True needs an input that ends, but this flow reads on",
+            hint='add trigger="available_now", or leave close out',
         )
     check_sink(sink, source.sparkSession)
     counts = host_counts(plan, options.hosts)
@@ -102,7 +92,7 @@ def start(flow: Flow, options: StartOptions) -> FlowQuery:
         if source.isStreaming:
             raise SettingError(
                 "a streaming flow needs a checkpoint folder",
-                hint='give start(checkpoint="some/folder"); it continues from there next time',
+                hint='use start(checkpoint="some/folder"); the next start continues from there',
             )
         temporary = tempfile.mkdtemp(prefix="penstock-")
         checkpoint = f"file://{temporary}"
@@ -111,9 +101,9 @@ def start(flow: Flow, options: StartOptions) -> FlowQuery:
         must_have_s3a(source.sparkSession)
     store = Store(folder.store)
 
-    def switched(found: dict[str, Any]) -> dict[str, Any]:
+    def switched(facts: dict[str, Any]) -> dict[str, Any]:
         live = must_be_live([source.live for source in flow.graph.sources], store.uri)
-        return to_micro(folder, store, live, sink, found["id"])
+        return to_micro(folder, store, live, sink, facts["id"])
 
     flow_id = claim(store, plan, "micro_batch", switched, bounded=not source.isStreaming)
     replays = source.isStreaming and not store.closing
@@ -162,66 +152,66 @@ def _source(
     bound: int | None = None,
     clock: bool = False,
 ) -> DataFrame:
-    """All sources as one, of which an epoch takes at most `bound` rows where the SLA says that."""
+    """All sources as one DataFrame. An epoch reads at most `bound` rows of those that the SLA bounds."""
     sources = flow.graph.sources
     share = bound and max(1, bound // sum(source.bounded_by_sla for source in sources))
-    found = one_stream([source.frame(spark, share) for source in sources], plan.tagged)
-    return ticking(found) if clock else found
+    stream = one_stream([source.frame(spark, share) for source in sources], plan.tagged)
+    return ticking(stream) if clock else stream
 
 
 def _bound(flow: Flow, store: Store) -> EpochBound | None:
-    """How many rows an epoch may take, by the SLA and by what epochs took before; None: nothing says that."""
+    """The limit on the rows of an epoch, by the SLA and the pace of earlier epochs; None: there is none."""
     if flow.bound is None or not any(source.bounded_by_sla for source in flow.graph.sources):
         return None
     try:
-        found = store.read_pace()
-        pace = FIRST if found is None else codec.from_plain(found, Pace)
+        facts = store.read_pace()
+        pace = FIRST if facts is None else codec.from_plain(facts, Pace)
     except PenstockError:
-        pace = FIRST  # it is good to know, but no reason not to start
+        pace = FIRST  # a flow can start without it
     return EpochBound(flow.bound.latency_ms, pace)
 
 
 def for_one_host(flow: Flow, plan: FlowPlan, counts: dict[str, int]) -> Migration:
-    """Give each step its one host; returns how its state comes when it starts: all at once."""
+    """Set the hosts of each step to 1 in `counts`. Returns the migration, which brings state all at once."""
     must_be_a_chain(plan)
     if flow.elasticity is not None:
         raise FlowError(
-            "a flow on one host cannot be elastic", hint="leave out elastic() or on_one_host()"
+            "a flow on one host cannot be elastic", hint="remove elastic() or on_one_host()"
         )
     counts.update(dict.fromkeys(counts, 1))
     return Migration("pause")
 
 
 def must_be_a_chain(plan: FlowPlan) -> None:
-    """Refuse to run a flow on one host whose steps do not follow one another."""
+    """Raise if the steps of a flow for one host do not follow one another."""
     if not plan.linear:
         raise FlowError(
             "a flow with a join cannot run on one host",
-            hint="on_one_host is for a chain of steps on one source",
+            hint="remove on_one_host(): it needs one source, and steps that follow one another",
         )
 
 
 def check_delivery(delivery: str) -> None:
-    """Refuse a delivery that there is not."""
+    """Raise if the delivery is unknown."""
     if delivery not in ("at_once", "transactional"):
         raise SettingError(
-            f"delivery={delivery!r} is unknown", hint='use "at_once" or "transactional"'
+            f"unknown delivery {delivery!r}", hint='use "at_once" or "transactional"'
         )
 
 
 def sink_of(flow: Flow) -> Sink:
-    """The sink that a flow has; refuses one without."""
+    """The flow's sink; raises if it has none."""
     if flow.sink is None:
         raise FlowError(
-            "the flow has no sink", hint='give start(sink=ps.to("parquet", path=...)) or the like'
+            "the flow has no sink", hint='use start(ps.to("parquet", path="out")) or another sink'
         )
     return flow.sink
 
 
 def with_errors(plan: FlowPlan, on_error: OnError) -> FlowPlan:
-    """The plan, with what becomes of rows that cannot be processed."""
+    """The plan, in which each step treats rows that cannot be processed in this way."""
     if on_error not in ("fail", "dead_letter"):
-        raise FlowError(f"on_error={on_error!r} is unknown", hint='use "fail" or "dead_letter"')
+        raise FlowError(f"unknown on_error {on_error!r}", hint='use "fail" or "dead_letter"')
     steps = tuple(
         replace(step, on_error=on_error) if isinstance(step, KeyedStep) else step
         for step in plan.steps
@@ -230,27 +220,27 @@ def with_errors(plan: FlowPlan, on_error: OnError) -> FlowPlan:
 
 
 def host_counts(plan: FlowPlan, hosts: int | dict[str, int]) -> dict[str, int]:
-    """Step -> how many hosts it is to have."""
+    """Step -> number of hosts to start with."""
     counts = {}
     for step in plan.keyed:
         wanted = hosts.get(step.id, 1) if isinstance(hosts, dict) else hosts
         if wanted < 1:
-            raise SettingError(f"hosts={wanted} for step {step.id}", hint="use at least 1")
+            raise SettingError(f"step {step.id} has {wanted} hosts", hint="use 1 or more")
         counts[step.id] = min(wanted, step.slots)
     if isinstance(hosts, dict) and (unknown := set(hosts) - set(counts)):
         raise SettingError(
-            f"hosts names unknown steps {sorted(unknown)}",
-            hint=f"the keyed steps are {', '.join(counts)} (see flow.explain())",
+            f"hosts names steps that the flow does not have: {', '.join(sorted(unknown))}",
+            hint=f"use {', '.join(counts)} (see flow.explain())",
         )
     return counts
 
 
 def most_hosts(flow: Flow, plan: FlowPlan, counts: dict[str, int]) -> dict[str, int]:
-    """Step -> how many hosts it may come to have."""
+    """Step -> maximum number of hosts."""
     if flow.elasticity is None:
         return counts
     if flow.bound is None:
-        raise FlowError("an elastic flow needs an SLA", hint='add .sla(latency="1s")')
+        raise FlowError("elastic() needs an SLA", hint='add .sla(latency="1s")')
     return {step.id: min(step.slots, flow.elasticity.at_most) for step in plan.keyed}
 
 
@@ -261,13 +251,13 @@ def elastic_counts(
     store: Store,
     version: int | None,
 ) -> dict[str, int]:
-    """Step -> how many hosts it begins with: as many as it had, within its limits."""
+    """Step -> number of hosts to start with: as many as before, within its limits."""
     before = counts | _hosts_before(store, version)
     return {step: min(max(n, elastic.at_least), most[step]) for step, n in before.items()}
 
 
 def _hosts_before(store: Store, version: int | None) -> dict[str, int]:
-    """How many hosts each step had at a version: an elastic flow had reasons for that."""
+    """Step -> number of hosts at a version, which autoscaling had chosen."""
     if version is None or version < 0:
         return {}
     routes = store.chain(version).manifest.routes
@@ -280,90 +270,3 @@ def _trigger(trigger: str | None) -> dict[str, Any]:
     if trigger == "available_now":
         return {"availableNow": True}
     return {"processingTime": f"{milliseconds(trigger)} milliseconds"}
-
-
-def claim(
-    store: Store,
-    plan: FlowPlan,
-    mode: Mode,
-    switched: Callable[[dict[str, Any]], dict[str, Any]],
-    bounded: bool = False,
-) -> str:
-    """Make the checkpoint this flow's own, or check that it already is. Returns the flow's id.
-
-    If it was last run in the other mode, `switched` is called with what `flow.json` says, and gives what that
-    has to say from now on.
-    """
-    facts = {"format": FORMAT, "mode": mode, "steps": [_step_facts(step) for step in plan.keyed]}
-    store.files.must_answer()
-    try:
-        found = store.read_flow()
-        if found is not None:
-            _check(store, found, facts, bounded)
-        store.claim(int(time.time() * 1000))
-        found = store.read_flow()  # by whoever may have started it at the same time
-        if found is None:
-            found = facts | {"id": secrets.token_hex(8)}
-            store.write_flow(found)
-        elif found.get("mode", "micro_batch") != mode:
-            found = found | switched(found) | {"mode": mode}
-            store.write_flow(found)
-    except (OSError, StoreError) as refused:
-        raise SettingError(
-            f"cannot use the checkpoint folder {store.uri!r}: {refused}",
-            hint="choose a folder that this user may write to, and check the free space",
-        ) from refused
-    _check(store, found, facts, bounded)
-    return str(found["id"])
-
-
-def _check(store: Store, found: dict[str, Any], facts: dict[str, Any], bounded: bool) -> None:
-    """Refuse a checkpoint that is not this flow's, or not one that it can go on from."""
-    if bounded and store.epochs():
-        raise CheckpointError(
-            f"{store.uri} already holds the state of a run",
-            hint="a static DataFrame always starts anew: choose a new folder, or give none",
-        )
-    if found.get("format") not in READABLE:
-        raise CheckpointError(
-            f"{store.uri} has state format {found.get('format')}, this Penstock writes {FORMAT}",
-            hint="open it with the release that wrote it, or start from a new checkpoint folder",
-        )
-    check_flow(found, f"flow.json of {store.uri}")
-    if found.get("closed"):
-        raise CheckpointError(
-            f"{store.uri} is of a flow whose input has ended: all its windows are closed",
-            hint="start it from a new checkpoint folder",
-        )
-    _compare(store.uri, codec.to_plain(found["steps"]), codec.to_plain(facts["steps"]))
-
-
-def _compare(uri: str, old: list[dict[str, Any]], new: list[dict[str, Any]]) -> None:
-    if [step["id"] for step in old] != [step["id"] for step in new]:
-        raise CheckpointError(
-            f"{uri} was written by a flow with the keyed steps "
-            f"{[s['id'] for s in old]}, this one has {[s['id'] for s in new]}",
-            hint="start the changed flow from a new checkpoint folder",
-        )
-    names = {"slots": "slot count", "keys": "key columns", "state": "state schema"}
-    for before, now in zip(old, new, strict=True):
-        for fact, words in names.items():
-            if before[fact] != now[fact]:
-                raise CheckpointError(
-                    f"step {now['id']}: the {words} of the checkpoint is {before[fact]}, the "
-                    f"flow's is {now[fact]}",
-                    hint="change it back, or start the changed flow from a new checkpoint folder",
-                )
-
-
-def _step_facts(step: KeyedStep) -> dict[str, Any]:
-    schema: pa.Schema = step.operator().table.schema
-    null = " or null" if step.codec.nulls else ""
-    return {
-        "id": step.id,
-        "slots": step.slots,
-        "keys": [[field.name, f"{field.type}{null}"] for field in step.codec.schema],
-        # The types once more, for whoever reads the state without the flow.
-        "key_schema": base64.b64encode(step.codec.schema.serialize()).decode(),
-        "state": [[f.name, str(f.type)] for f in schema if f.name != HASH and "~" not in f.name],
-    }

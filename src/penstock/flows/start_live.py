@@ -1,4 +1,4 @@
-"""From a flow to a running live query: everything that live cannot do is refused here, before it runs."""
+"""Starting a flow in live mode. Whatever live mode cannot do is refused here, before anything runs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from penstock.control.crew_size import CrewLimits
 from penstock.errors import FlowError, SettingError
+from penstock.flows.claim import claim
 from penstock.flows.start import (
     StartOptions,
     check_delivery,
-    claim,
     elastic_counts,
     for_one_host,
     host_counts,
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 _MICRO = 'start it without mode="live"'
 _PARTITIONS_EACH = 4
-"""Source partitions that a courier reads, unless the user says how many couriers there are: a courier takes
-some ten thousand rows a second from each, and a task slot."""
+"""Source partitions per courier by default. A courier reads some ten thousand rows per second from each, and
+takes a task slot."""
 
 
 def start_live(flow: Flow, options: StartOptions) -> FlowQuery:
@@ -51,16 +51,16 @@ def start_live(flow: Flow, options: StartOptions) -> FlowQuery:
     bounded = all(getattr(source, "rows", None) is not None for source in sources)
     if close and not bounded:
         raise SettingError(
-            "close=True closes all windows when the sources have ended, but a source of this flow "
-            "never ends",
-            hint="leave out close, or give ps.rate(...) a number of rows",
+            "close=True needs sources that end, but one of this flow never ends",
+            hint="leave close out, or give ps.rate(...) a number of rows",
         )
     to = live_sink(sink)
     to.check(plan.output)
     every_ms = milliseconds(options.checkpoint_every)
     if every_ms <= 0:
         raise SettingError(
-            f"checkpoint_every={options.checkpoint_every!r}", hint='use "1s" or the like'
+            f"checkpoint_every is {options.checkpoint_every!r}",
+            hint='use a duration above 0, such as "1s"',
         )
     spark, counts = flow.spark, host_counts(plan, options.hosts)
     migration = Migration.parse(options.migration)
@@ -81,13 +81,13 @@ def start_live(flow: Flow, options: StartOptions) -> FlowQuery:
         if not bounded:
             raise SettingError(
                 "a live flow needs a checkpoint folder",
-                hint='give start(checkpoint="some/folder"); it continues from there next time',
+                hint='use start(checkpoint="some/folder"); the next start continues from there',
             )
         temporary = tempfile.mkdtemp(prefix="penstock-")
         checkpoint = f"file://{temporary}"
     folder = locate(spark, checkpoint)
     store = Store(folder.store)
-    flow_id = claim(store, plan, "live", lambda found: to_live(folder, store, sources))
+    flow_id = claim(store, plan, "live", lambda _: to_live(folder, store, sources))
     if options.delivery == "transactional":
         to = TransactionalSink(to, store.place, flow_id)
         to.check(plan.output)
@@ -120,21 +120,21 @@ def start_live(flow: Flow, options: StartOptions) -> FlowQuery:
 
 
 def _sources(flow: Flow) -> tuple[LiveSource, ...]:
-    found = tuple(source.live for source in flow.graph.sources if source.live is not None)
-    if len(found) < len(flow.graph.sources):
+    sources = tuple(source.live for source in flow.graph.sources if source.live is not None)
+    if len(sources) < len(flow.graph.sources):
         raise FlowError(
-            "the flow begins with a DataFrame, a source that only Spark can read",
+            "a live flow cannot begin with a DataFrame, which only Spark can read",
             hint=f"begin it with ps.kafka(...), ps.rate(...) or ps.source(...), or {_MICRO}",
         )
-    return found
+    return sources
 
 
 def _refuse(trigger: str | None, delivery: str) -> None:
-    """Refuse what a live flow cannot do."""
+    """Raise if options are set that a live flow cannot have."""
     if trigger is not None:
         raise SettingError(
-            "a live flow has no trigger: rows leave as they come",
-            hint='leave it out; checkpoint_every="1s" says how often state is made durable',
+            "a live flow has no trigger: rows leave as they arrive",
+            hint='leave trigger out; checkpoint_every="1s" sets how often state is made durable',
         )
     check_delivery(delivery)
 
@@ -145,12 +145,12 @@ def _courier_count(sources: tuple[LiveSource, ...], wanted: int | None) -> int:
         return -(-partitions // _PARTITIONS_EACH)
     if not 1 <= wanted <= partitions:
         raise SettingError(
-            f"couriers={wanted} for sources with {partitions} partitions",
-            hint=f"use 1 to {partitions}: each reads at least one",
+            f"couriers is {wanted}, but the sources have {partitions} partitions",
+            hint=f"use 1 to {partitions}: each courier reads one partition or more",
         )
     return wanted
 
 
 def _crew_limits(slots: int | None, taken: int) -> CrewLimits:
-    """As many couriers as there are task slots for beside what else may come to need one."""
+    """Limits on couriers: the task slots that hosts and sinks leave free; None slots: no limit is known."""
     return CrewLimits(at_most=1_000 if slots is None else max(1, slots - taken))

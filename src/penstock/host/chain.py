@@ -1,12 +1,12 @@
-"""All steps of a flow in one host: an exchange inside the process, between steps that its workers share.
+"""All steps of a flow in one host: rows pass from step to step inside the process.
 
-Couriers bring the rows of the source; maps, and what couriers else do before a keyed step, are done
-here, chunk by chunk, beside the keyed work itself. Each step still has a machine of its own, with its
-slots, its epochs and its part of the checkpoint: a channel opens, counts and closes in all of them at
-once, or in none. So whatever the driver asks of a host holds here unchanged.
+Couriers send the rows of the source. The host runs the maps, and the work that couriers otherwise do
+before a keyed step, chunk by chunk, beside the keyed work itself. Each step still has its own machine,
+with its slots, its epochs and its part of the checkpoint. A channel opens and closes in all of these
+machines at once, or in none. So the driver's orders work as for any other host.
 
-What the epoch's opening made due leaves a step before all rows of it; what a step gives once per
-epoch leaves it behind the rows of the epoch's last channel.
+Rows that fire when the epoch opens leave a step before its other rows. Rows that a step emits once per
+epoch leave it after the rows of the epoch's last channel.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from penstock.wire.messages import ChannelHeader
 
 
 class StepChain:
-    """Takes channels through all steps, one at a time, with all workers of the host.
+    """Takes one channel at a time through all steps, with all workers of the host.
 
-    `machines` are those of the keyed steps, in order. To couriers the chain is as one machine. The
+    `machines` are those of the keyed steps, in order. To couriers the chain looks like one machine. The
     servers of all machines share a lock, which the caller holds.
     """
 
@@ -45,7 +45,7 @@ class StepChain:
             self._chain.stages, workers=settings.workers, schedule=settings.schedule
         )
         self.live = ChainWork(flow, machines, settings)
-        """What does the rounds of live runs."""
+        """Executor of the rounds of live runs."""
 
     @property
     def machines(self) -> Sequence[HostMachine]:
@@ -53,7 +53,7 @@ class StepChain:
         return self._machines
 
     def needs(self, header: ChannelHeader, kind: str, batches: list[pa.RecordBatch]) -> None:
-        """Nothing: all state of a chain's steps was brought before its first epoch."""
+        """Return None: a chain has the state of all its steps before its first epoch."""
 
     def close_channel(
         self,
@@ -62,10 +62,12 @@ class StepChain:
         batches: list[pa.RecordBatch],
         places: Places | None = None,
     ) -> Answer:
-        """Take in a channel whose input is complete, through all steps or none, and answer it."""
-        asked = [channel.step for channel in header.steps]
-        if asked != self._steps:
-            raise ProtocolError(f"a host of {self._steps} cannot take a channel for {asked}")
+        """Apply a channel whose input is complete, in all steps or in none, and return its answer."""
+        requested = [channel.step for channel in header.steps]
+        if requested != self._steps:
+            raise ProtocolError(
+                f"a host of steps {self._steps} cannot take a channel of {requested}"
+            )
         steps = list(zip(self._machines, header.steps, strict=True))
         kept = [machine.begin_channel(channel) for machine, channel in steps]
         if kept[0] is not None:
@@ -74,12 +76,12 @@ class StepChain:
         marks = [machine.operator.table.savepoint() for machine in self._machines]
         before = self._runtime.meters
         try:
-            given = self._run(header, batches)
+            output = self._run(header, batches)
         except BaseException:
             self._undo(marks)
             raise
         aside = self._channel.aside
-        answer = Answer(given, aside.dead, late=aside.late)
+        answer = Answer(output, aside.dead, late=aside.late)
         spent = self._chain.spent(before, self._runtime.meters)
         for (machine, channel), (rows, busy_s) in zip(steps, spent, strict=True):
             machine.keep(channel, answer, rows, busy_s)
@@ -94,23 +96,23 @@ class StepChain:
         ahead: dict[int, list[Rows]] = {}
         for place, (after, keyed) in enumerate(zip(chain.after, chain.keyed, strict=True)):
             answer = self._machines[place].fired(steps[place])
-            # A step gets what the one before it fired first, then what became of all others'.
+            # A step first gets the rows that the step before it fired, then those of earlier steps.
             ahead[after] = keyed.rows(fired - place, answer)
-        given = ahead.pop(len(chain.stages), [])
-        given += [item for item in self._runtime.run(items, ahead) if isinstance(item, Rows)]
-        return [batch for rows in given for batch in rows.batches]
+        output = ahead.pop(len(chain.stages), [])
+        output += [item for item in self._runtime.run(items, ahead) if isinstance(item, Rows)]
+        return [batch for rows in output for batch in rows.batches]
 
     def _chunks(self, batches: list[pa.RecordBatch], first: int) -> Iterator[Rows]:
-        """The channel's rows, cut where they are many."""
+        """Cut the channel's rows into chunks of at most `chunk_rows`."""
         size, numbers = self._chunk_rows, count(first)
         for batch in batches:
             for begin in range(0, batch.num_rows, size):
                 yield Rows(next(numbers), [batch.slice(begin, size)])
 
     def _undo(self, marks: Sequence[int]) -> None:
-        """Nothing of the channel is to be used."""
+        """Undo all changes of the channel, in every step."""
         if self._channel.closed:
-            # what an epoch gives once cannot be asked for twice
+            # A step's end-of-epoch output cannot be made twice, so the whole run is given up.
             for machine in self._machines:
                 machine.give_up_run()
             return
@@ -118,6 +120,6 @@ class StepChain:
             machine.operator.table.undo(mark)
 
     def end(self) -> None:
-        """No more channels will come."""
+        """End the workers: no more channels will come."""
         self._runtime.close()
         self.live.end()

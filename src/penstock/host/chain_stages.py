@@ -1,5 +1,7 @@
-"""What a chain of steps is made of: the work that couriers do elsewhere, chunk by chunk, and the
-keyed steps themselves, with what they give when an epoch ends."""
+"""The stages of a chain of steps: maps, the work that couriers otherwise do, and the keyed steps.
+
+A keyed stage also emits the step's end-of-epoch rows.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from penstock.runtime.scheduler import Meter
 from penstock.wire.messages import ChannelHeader
 
 _NUMBER_BITS = 32
-"""Low bits of a record's serial number: its own number in its chunk. The chunk's is above them."""
+"""Bits of a serial number that hold the record's number in its chunk. The bits above hold the chunk's."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Rows:
     """A chunk of rows between two steps."""
 
     number: int
-    """Its place in the channel's order, from end to end: what a step makes of a chunk keeps it."""
+    """Position in the channel's order. The output that a step makes of a chunk has the same number."""
     batches: list[pa.RecordBatch]
 
     @property
@@ -43,17 +45,17 @@ class Rows:
 
 @dataclass(frozen=True)
 class EpochEnd(Mark):
-    """Passes behind the rows of an epoch's last channel."""
+    """A mark behind the rows of an epoch's last channel."""
 
     number: int
-    """The number of the chunk that would have come next."""
+    """Number that the next chunk would have had."""
 
 
 class UnderWay:
-    """What a chain works on, as all its stages know it: a channel, or chunks of a live run."""
+    """The work that a chain's stages share at the moment: a channel, or chunks of a live run."""
 
     times: Sequence[EpochTime]
-    """One for each keyed step."""
+    """Time of the round or epoch, for each keyed step."""
     partition = 0
     live = False
 
@@ -61,14 +63,14 @@ class UnderWay:
         self._on_error = on_error
 
     def begin(self, header: ChannelHeader) -> None:
-        """From now on it is this channel."""
+        """Switch to this channel."""
         self.times, self.partition = [step.time for step in header.steps], header.partition
         self.closed = False
-        """Whether a step has closed the epoch."""
+        """Whether a step has emitted its end-of-epoch rows."""
         self._begin(header.keep_late)
 
     def start(self, times: Sequence[EpochTime]) -> None:
-        """From now on chunks of a live run come at these times: each is a round of every step."""
+        """Switch to chunks of a live run, at these times. Each chunk is a round of every step."""
         self.times, self.live = times, True
         self._begin(keep_late=True)
 
@@ -76,7 +78,7 @@ class UnderWay:
         self.aside = Aside()
         self.work = StepWork(self._on_error, keep_late, self.aside)
         self.due: list[tuple[int, dict[str, int]]] = []
-        """What rounds have touched: the number of the keyed step, and when entries fall due."""
+        """Due times of entries that rounds have touched: (number of the keyed step, column -> earliest)."""
 
 
 class MapStage(HostStage):
@@ -92,7 +94,7 @@ class MapStage(HostStage):
 
 
 class SendStage(HostStage):
-    """What a courier does with rows before they go to the hosts of a step."""
+    """The work that a courier does on rows before it sends them to the hosts of a step."""
 
     def __init__(self, step: KeyedStep, place: int, channel: UnderWay) -> None:
         super().__init__(f"{step.id} in")
@@ -114,7 +116,7 @@ class SendStage(HostStage):
 
 
 class KeyedStage:
-    """The keyed work of a step, and what the step gives when an epoch ends."""
+    """The keyed work of a step, and its end-of-epoch output."""
 
     def __init__(self, work: Stage, machine: HostMachine, place: int, channel: UnderWay) -> None:
         self._work, self._machine, self._place, self._channel = work, machine, place, channel
@@ -123,8 +125,8 @@ class KeyedStage:
 
     def join(self, item: ChannelChunk | Parted, results: list[Any]) -> Sequence[Rows]:
         number = _number(item)
-        given = self._work.join(item, results)
-        answers = (one.answer if isinstance(one, Rounded) else one for one in given)
+        outputs = self._work.join(item, results)
+        answers = (out.answer if isinstance(out, Rounded) else out for out in outputs)
         return [rows for answer in answers for rows in self.rows(number, answer)]
 
     def mark(self, mark: Mark) -> Sequence[Rows]:
@@ -134,7 +136,7 @@ class KeyedStage:
         return self.rows(mark.number + self._place, self._machine.close_epoch())
 
     def rows(self, number: int, answer: Answer) -> list[Rows]:
-        """What an answer brings to the next step."""
+        """Return an answer's rows for the next step; note its rejected rows and due times."""
         self._channel.aside.dead.extend(answer.dead)
         if answer.due:
             self._channel.due.append((self._place, answer.due))
@@ -143,7 +145,7 @@ class KeyedStage:
 
 
 def _number(item: ChannelChunk | Parted) -> int:
-    """The number of the chunk that became this."""
+    """Return the number of the chunk that this item was made from."""
     chunk = item.pieces[0][1] if isinstance(item, Parted) else item
     assert isinstance(chunk, ChannelChunk) and chunk.places is not None
     return int(chunk.places.minor[0]) >> _NUMBER_BITS
@@ -151,15 +153,18 @@ def _number(item: ChannelChunk | Parted) -> int:
 
 @dataclass(frozen=True)
 class Chain:
-    """The stages of all steps."""
+    """The stages of all steps of a flow."""
 
     stages: list[Stage]
     keyed: list[KeyedStage]
     after: list[int]
-    """Which stage what a keyed step gives goes to."""
+    """Index of the stage that gets each keyed step's output."""
 
     def spent(self, before: Sequence[Meter], now: Sequence[Meter]) -> list[tuple[int, float]]:
-        """Records and seconds of each keyed step between two looks, with all that leads up to it."""
+        """Return each keyed step's records and busy seconds between two meter readings.
+
+        A step's seconds include the stages before it.
+        """
         spent, begin = [], 0
         for end in self.after:
             worked = sum(now[n].worked - before[n].worked for n in range(begin, end))
@@ -170,7 +175,7 @@ class Chain:
 
 
 def chain_of(flow: FlowPlan, machines: Sequence[HostMachine], channel: UnderWay) -> Chain:
-    """The stages of a flow's steps; `machines` are those of the keyed ones, in order."""
+    """Build the stages of a flow's steps. `machines` are those of the keyed steps, in order."""
     chain = Chain([], [], [])
     for step in flow.steps:
         if isinstance(step, MapStep):

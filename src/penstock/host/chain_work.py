@@ -1,9 +1,8 @@
-"""Rounds of a live run in a host of all steps: each chunk is a round of every step that it comes to.
+"""Rounds of a live run in a host of all steps: each chunk is a round of every step that it reaches.
 
-A chunk goes through the steps as in one thread that takes one chunk after the other. On several cores a
-step works on one chunk while the next step works on the one before, and parts of a step do not wait for one
-another.
-Time goes through the steps one by one: what the first one fires goes through all others before they fire.
+The result is the same as if one thread took one chunk after the other. On several cores a step works on one
+chunk while the next step works on the chunk before, and parts of a step do not wait for one another.
+Time advances step by step: the rows that the first step fires go through all later steps before these fire.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ from penstock.settings import Settings
 
 
 class ChainWork:
-    """Does the rounds of all steps; see `host.round_work.RoundWork`. What is due is named by the number of
-    the step and the column."""
+    """A `RoundWork` for all steps of a flow. Due times are named "<number of the step> <column>"."""
 
     apart = answers_back = True
 
@@ -42,30 +40,30 @@ class ChainWork:
         self._items: list[Rows] = []
         """Chunks that wait for `drain`, where nothing overlaps."""
         self._rounds: list[Round] = []
-        """By the number of a chunk."""
-        self._given: list[Rows] = []
+        """Round of each chunk, by the chunk's number."""
+        self._output: list[Rows] = []
         self.begin()
 
     def begin(self) -> None:
-        """A run begins: nothing is known of the time of any step."""
+        """Begin a run: no step has a watermark yet."""
         self._times = [EpochTime(0, 0) for _ in self._operators]
         self._before: Sequence[Meter] = self._runtime.meters
         self._start()
 
     def _start(self) -> None:
-        """Nothing is under way."""
-        self._items, self._rounds, self._given = [], [], []
+        """Forget all rounds and their output."""
+        self._items, self._rounds, self._output = [], [], []
         self._under_way.start(self._times)
 
     @property
     def due_columns(self) -> tuple[str, ...]:
         each = enumerate(self._operators)
-        return tuple(f"{place} {name}" for place, one in each for name in one.due_columns)
+        return tuple(f"{place} {name}" for place, op in each for name in op.due_columns)
 
     def due(self, time: EpochTime) -> dict[str, int]:
         each = enumerate(self._operators)
         return {
-            f"{place} {name}": limit for place, one in each for name, limit in one.due(time).items()
+            f"{place} {name}": limit for place, op in each for name, limit in op.due(time).items()
         }
 
     def least(self, name: str, above: int) -> int | None:
@@ -73,7 +71,7 @@ class ChainWork:
         return self._operators[int(place)].table.least(column, above)
 
     def fire(self, time: EpochTime) -> Answer:
-        """Let time go on in one step after the other."""
+        """Advance time in one step after the other."""
         answers = []
         self._times = [replace(time, watermark_ms=t.watermark_ms, final=False) for t in self._times]
         self._start()
@@ -84,17 +82,17 @@ class ChainWork:
         return joined(answers)
 
     def _through(self, place: int, fired: Answer) -> Answer:
-        """Take what a step has fired through the steps behind it."""
+        """Take the rows that a step has fired through the steps after it."""
         after = self._chain.after[place]
         rows = self._chain.keyed[place].rows(0, fired)
         self._rounds.append(Round(NOBODY, self._times[place]))
         if after == len(self._chain.stages):
-            self._given += rows
+            self._output += rows
         elif rows and self.overlaps:
             self._open()
             self._runtime.submit_ahead(after, rows)
         elif rows:
-            self._given += self._runtime.run([], {after: rows})
+            self._output += self._runtime.run([], {after: rows})
         return joined(rounded.answer for rounded in self.drain())
 
     def submit(self, chunk: ChannelChunk) -> None:
@@ -112,30 +110,32 @@ class ChainWork:
 
     def drain(self) -> list[Rounded]:
         if self._items:
-            self._given += self._runtime.run(self._items)
+            self._output += self._runtime.run(self._items)
         elif self.overlaps and self._rounds:
             self._open()
             self._runtime.drain()
-        rounded = [Rounded(self._rounds[rows.number], Answer(rows.batches)) for rows in self._given]
+        rounded = [
+            Rounded(self._rounds[rows.number], Answer(rows.batches)) for rows in self._output
+        ]
         aside, due = self._under_way.aside, dict[str, int]()
-        for place, found in self._under_way.due:
-            for name, least in found.items():
+        for place, step_due in self._under_way.due:
+            for name, least in step_due.items():
                 name = f"{place} {name}"
                 due[name] = min(least, due.get(name, least))
         if aside or due:
-            told = Answer(dead=aside.dead, late=aside.late, due=due)
-            rounded.append(Rounded(Round(NOBODY, self._times[0]), told))
+            extra = Answer(dead=aside.dead, late=aside.late, due=due)
+            rounded.append(Rounded(Round(NOBODY, self._times[0]), extra))
         self._start()
         return rounded
 
     def abandon(self) -> None:
-        """Drop all rounds that are not over."""
+        """Drop all rounds that are not finished."""
         if self._runtime.is_open:
             self._runtime.stop()
         self._start()
 
     def spent(self) -> list[tuple[int, float]]:
-        """Records and seconds of each step since this was last asked."""
+        """Return each step's records and busy seconds since the last call."""
         before, self._before = self._before, self._runtime.meters
         return self._chain.spent(before, self._before)
 
@@ -145,7 +145,7 @@ class ChainWork:
 
     def _open(self) -> None:
         if not self._runtime.is_open:
-            self._runtime.open(lambda rows: self._given.append(rows))
+            self._runtime.open(lambda rows: self._output.append(rows))
 
 
 def _fired(operator: Operator) -> Answer:

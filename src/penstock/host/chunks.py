@@ -1,7 +1,6 @@
-"""What goes through a host's runtime: chunks of a channel, and the opening and closing of an epoch; or, in a
-live run, rounds.
+"""Units of work in a host's runtime: chunks of a channel, the opening and closing of an epoch, live rounds.
 
-Each of these is done to an operator, and gives an answer. In a step that is cut into parts, a chunk
+Each of these is applied to an operator and returns an answer. In a step that is cut into parts, a chunk
 becomes pieces, one for each part that has rows in it.
 """
 
@@ -17,11 +16,11 @@ from penstock.operators.places import Places
 from penstock.runtime.operators import Mark
 
 _FEW = 1 << 16
-"""Rows that are rather copied into one batch than sent in several."""
+"""Rows up to which several batches are copied into one."""
 NOBODY = -1
-"""In place of a courier, where a round is of no rows."""
+"""Courier number of a round without rows."""
 _MOST_BYTES = 1 << 30
-"""Arrow's arrays of texts hold twice as much."""
+"""Bytes up to which larger chunks are copied into one batch. Arrow's string arrays hold twice as much."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +28,13 @@ class Round:
     """A round of a live run."""
 
     courier: int
-    """The courier whose rows it is of, or NOBODY."""
+    """Number of the courier that sent the rows, or NOBODY."""
     time: EpochTime
 
 
 @dataclass(frozen=True)
 class Rounded:
-    """What a round gave."""
+    """The result of a round."""
 
     round: Round
     answer: Answer
@@ -43,7 +42,7 @@ class Rounded:
 
 
 def a_round(operator: Operator, time: EpochTime, work: Callable[[Operator], Answer]) -> Answer:
-    """One whole round of an operator, or of a part of it, with some work in it."""
+    """Run one whole round of an operator, or of one of its parts, with this work in it."""
     table = operator.table
     operator.begin(time)
     answers = [work(operator), operator.close()]
@@ -58,7 +57,7 @@ def a_round(operator: Operator, time: EpochTime, work: Callable[[Operator], Answ
 
 @dataclass(frozen=True)
 class ChannelChunk:
-    """Some records of a channel, in the order in which they came: what `Operator.apply` takes.
+    """Some records of a channel, in their order: the input of `Operator.apply`.
 
     >>> word = pa.RecordBatch.from_pydict({"word": ["a", "b", "c"]})
     >>> [chunk.rows for chunk in ChannelChunk("rows", [word, word]).cut(4)]
@@ -68,16 +67,16 @@ class ChannelChunk:
     kind: str
     batches: list[pa.RecordBatch]
     places: Places | None = None
-    """The places of all records, where the step is ordered."""
+    """Places of all records; None unless the step is ordered."""
     round: Round | None = None
-    """In a live run: a chunk is a round of its own."""
+    """Round of this chunk in a live run; None in micro-batches."""
 
     @property
     def rows(self) -> int:
         return sum(batch.num_rows for batch in self.batches)
 
     def on(self, operator: Operator) -> Answer:
-        """Let an operator take it in."""
+        """Apply the chunk to an operator and return the answer."""
         if self.round is None:
             return self._applied(operator)
         return a_round(operator, self.round.time, self._applied)
@@ -86,7 +85,7 @@ class ChannelChunk:
         return operator.apply(self.kind, self.batches, self.places)
 
     def together(self) -> ChannelChunk:
-        """The same records in one batch, unless they are too many for one."""
+        """Return the same records in one batch, unless they are too many for one."""
         if len(self.batches) < 2:
             return self
         if self.rows > _FEW and sum(batch.nbytes for batch in self.batches) > _MOST_BYTES:
@@ -94,30 +93,30 @@ class ChannelChunk:
         return replace(self, batches=[pa.concat_batches(self.batches)])
 
     def cut(self, rows: int) -> Iterator[ChannelChunk]:
-        """The same records in chunks of at most this many rows, none of them empty; nothing is copied."""
+        """Cut the records into chunks of at most this many rows, without empty chunks and without copying."""
         taken: list[pa.RecordBatch] = []
         begin = held = 0
         for batch in self.batches:
             at = 0
             while at < batch.num_rows:
-                some = batch.slice(at, rows - held)
-                taken.append(some)
-                at, held = at + some.num_rows, held + some.num_rows
+                section = batch.slice(at, rows - held)
+                taken.append(section)
+                at, held = at + section.num_rows, held + section.num_rows
                 if held == rows:
-                    yield self.some(taken, begin, held)
+                    yield self.section(taken, begin, held)
                     begin, held, taken = begin + held, 0, []
         if held:
-            yield self.some(taken, begin, held)
+            yield self.section(taken, begin, held)
 
-    def some(self, batches: list[pa.RecordBatch], begin: int, rows: int) -> ChannelChunk:
-        """Some of the records: the `rows` records from `begin` on, in these batches."""
+    def section(self, batches: list[pa.RecordBatch], begin: int, rows: int) -> ChannelChunk:
+        """Return a chunk of the `rows` records from `begin` on, which are in these batches."""
         places = None if self.places is None else self.places.slice(begin, rows)
         return replace(self, batches=batches, places=places)
 
 
 @dataclass(frozen=True)
 class ForAllParts:
-    """What is done to a whole step: an epoch opens, or its input is complete."""
+    """Work on a whole step rather than on rows: opening an epoch, firing timers, or closing the epoch."""
 
     do: Callable[[Operator], Answer]
     round: Round | None = None
@@ -128,28 +127,28 @@ class ForAllParts:
 
 
 Work = ChannelChunk | ForAllParts
-"""What can be done to an operator, or to each of its parts."""
+"""Work that can be applied to an operator, or to each of its parts."""
 
 
 @dataclass(frozen=True)
 class Parted:
-    """Work as it is cut: (part, what is to be done to it), each part at most once."""
+    """Work cut by part: (part, its work), each part at most once."""
 
     rows: int
     pieces: list[tuple[int, Work]]
 
     @property
     def round(self) -> Round | None:
-        """The round that all pieces are of."""
+        """The round that all pieces belong to; None in micro-batches."""
         return self.pieces[0][1].round
 
 
 class ChannelEnd(Mark):
-    """Passes behind the chunks of a channel."""
+    """A mark behind the last chunk of a channel."""
 
 
 def joined(answers: Iterable[Answer]) -> Answer:
-    """All answers in one, in this order; rows that are few go into one batch, to cost less each."""
+    """Join answers into one, in this order. Few rows are copied into one batch, which costs less later."""
     whole = Answer.joined(answers)
     batches = whole.batches
     if len(batches) < 2 or sum(batch.num_rows for batch in batches) > _FEW:

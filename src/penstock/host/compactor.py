@@ -1,4 +1,4 @@
-"""A host's part of a compaction: begun by one call, asked about by others, broken off by another."""
+"""A host's share of a compaction: one call begins it, others ask for its progress or cancel it."""
 
 from __future__ import annotations
 
@@ -16,36 +16,37 @@ from penstock.state.store.compaction import Compacted
 
 @dataclass(frozen=True)
 class CompactOrder:
-    """What a host is to compact."""
+    """An order to compact some slots."""
 
     slots: tuple[int, ...]
     upto: int
-    """The version that the files of these slots are brought to."""
+    """Version that the files of these slots are merged up to."""
     tag: str
-    """Names this order, and is in the names of its files."""
+    """Name of this order, and part of its files' names."""
     soft: bool = True
-    """Whether the work yields to what epochs wait for."""
+    """Whether the work runs at a lower priority than epochs."""
 
 
 _END_S = 1.0
+"""Seconds that an ending host waits for the file that is being written."""
 
 
 @dataclass(frozen=True)
 class CompactionStanding:
-    """How far an order has come."""
+    """Progress of an order."""
 
     files: int
-    """Files that were read or written so far."""
+    """Number of files read or written so far."""
     part: Compacted | None = None
-    """What came of it, when it is done."""
+    """Result; None until the order is done."""
 
 
 Work = Callable[[Array, int, str, Callable[[], None]], Compacted]
-"""Compacts slots up to a version under a tag; calls the last argument before each file."""
+"""A function that compacts slots up to a version under a tag. It calls its last argument before each file."""
 
 
 class Compactor:
-    """Carries out one order at a time, in a thread of its own. Safe to call from several threads."""
+    """Runs one order at a time, in its own thread. Safe to call from several threads."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -53,36 +54,38 @@ class Compactor:
         self._job: _Job | None = None
 
     def begin(self, order: CompactOrder) -> None:
-        """Begin an order; one that is under way is broken off. Refused until that one has ended."""
+        """Begin an order. If another one is running, cancel it; refuse the new one until it has ended."""
         with self._lock:
             if self._job is not None:
                 self._job.cancelled.set()
                 if self._job.is_alive():
                     raise ProtocolError(
-                        f"compaction {self._job.order.tag} has not ended yet",
-                        hint="ask again later",
+                        f"compaction {self._job.order.tag} is still being cancelled",
+                        hint="try again in a second",
                     )
             self._job = _Job(self._work, order)
             self._job.start()
 
     def standing(self, tag: str) -> CompactionStanding:
-        """How far an order has come; raises what it failed with."""
+        """Return the progress of an order, or raise the error that it failed with."""
         job = self._job
         if job is None or job.order.tag != tag:
-            raise ProtocolError(f"there is no compaction {tag} here", hint="begin it again")
+            raise ProtocolError(f"this host has no compaction {tag}", hint="begin it again")
         if job.failed is not None:
             raise job.failed
         return CompactionStanding(job.files, job.part)
 
     def cancel(self, tag: str | None = None) -> None:
-        """Break off this order, or whichever is under way, before its next file."""
+        """Cancel this order, or any order if no tag is given, before its next file."""
         job = self._job
         if job is not None and tag in (None, job.order.tag):
             job.cancelled.set()
 
     def end(self) -> None:
-        """Break off whatever is under way, and wait a moment for its file to be written: nothing should
-        be written to a store whose query has ended."""
+        """Cancel the order that is running, and wait a moment for its current file.
+
+        Nothing should be written to a store after its query has ended.
+        """
         self.cancel()
         with self._lock:
             job = self._job
@@ -91,7 +94,7 @@ class Compactor:
 
 
 class _Job(threading.Thread):
-    """One order."""
+    """The thread that runs one order."""
 
     def __init__(self, work: Work, order: CompactOrder) -> None:
         super().__init__(name="compactor", daemon=True)
@@ -113,5 +116,5 @@ class _Job(threading.Thread):
 
     def _next_file(self) -> None:
         if self.cancelled.is_set():
-            raise HostLostError(f"compaction {self.order.tag} was broken off")
+            raise HostLostError(f"compaction {self.order.tag} was cancelled")
         self.files += 1

@@ -1,10 +1,10 @@
 """Fetching of missing state: from the previous host's frozen copy, or else from the store.
 
 All missing keys of a channel go out in one request per source. Nothing here holds the host's lock
-while it waits, so channels whose state is there are applied meanwhile.
+while it waits, so that channels whose state is present are applied meanwhile.
 
-A slot that moves in a live run leaves changes behind that no manifest has yet: only the previous host
-knows them. The store is asked in its place as soon as it has them, and before that nobody else.
+When a slot moves in a live run, some of its changes are in no manifest yet. Only the previous host has
+them. The store can replace that host only once a manifest has those changes.
 """
 
 from __future__ import annotations
@@ -40,20 +40,23 @@ from penstock.wire.flight import AnswerWatch, Endpoints, in_own_thread, no_answe
 from penstock.wire.messages import AFTER, LACKING, UNKNOWN, CopyTicket
 
 _PIECE = 4 << 20
-"""Bytes of a slot that are brought from the store at a time."""
+"""Bytes of a slot per read from the store."""
 _ASK_S = 0.5
-"""Seconds without an answer after which the driver is asked whether the other host still counts."""
+"""Seconds without an answer before the driver is asked whether the other host is still alive."""
 _AGAIN_S = 0.05
-"""Pause before a host that did not answer is asked again, where the store does not have its changes yet."""
+"""Seconds between retries of a host that does not answer, while the store does not have its changes yet."""
 _POLL_S = 1.0
-"""How long a channel waits for slots at most before it looks again whether it still should."""
+"""Seconds that a channel waits for slots before it checks again whether it still needs them."""
 
 T = TypeVar("T")
 
 
 class Fetcher:
-    """Brings a host what it needs. `arrived` is the condition of the host's lock; `newest` tells the
-    newest version in the store."""
+    """Fetches the state that a host needs.
+
+    `arrived` is the condition of the host's lock. `newest` returns the newest version in the store.
+    `counted_on` asks the driver whether it still relies on the host at a location.
+    """
 
     def __init__(
         self,
@@ -77,7 +80,7 @@ class Fetcher:
         self._endpoints = Endpoints(access)
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="fetch")
         self.trouble: PenstockError | None = None
-        """Why the slot that rows wait for cannot be brought."""
+        """Error that keeps the slots that rows wait for from being fetched; None if there is none."""
 
     def close(self) -> None:
         self._ended.set()
@@ -85,7 +88,7 @@ class Fetcher:
         self._endpoints.close()
 
     def bring(self, need: Need) -> None:
-        """Fetch and install it, as far as possible: ask the machine again whether it is enough."""
+        """Fetch and install state, as far as possible. The caller checks again whether that was enough."""
         began = time.perf_counter()
         fetches = 0
         if isinstance(need, NeedSlots):
@@ -105,7 +108,7 @@ class Fetcher:
             self._holdings.waited((time.perf_counter() - began) * 1000, fetches)
 
     def slot(self, wanted: Wanted) -> Iterator[pa.Table]:
-        """All entries of a slot, piece by piece."""
+        """Yield all entries of a slot, piece by piece."""
         source, slots = wanted.source, np.array([wanted.slot])
         needed = self._came(slots)
         if source is not None:
@@ -140,10 +143,10 @@ class Fetcher:
     # -- keys
 
     def _bring_keys(self, need: NeedKeys) -> None:
-        found = self._each(list(need.parts), lambda part: self._find(*part, need))
+        fetched = self._each(list(need.parts), lambda part: self._find(*part, need))
         point("host.fetched", **self._where)
         with self._arrived:
-            for (_, keys), tables in zip(need.parts, found, strict=True):
+            for (_, keys), tables in zip(need.parts, fetched, strict=True):
                 self._holdings.install(need, keys, pa.concat_tables(tables))
 
     def _find(self, source: FrozenCopy | None, keys: Keys, need: NeedKeys) -> list[pa.Table]:
@@ -160,8 +163,10 @@ class Fetcher:
     def _keys_of(
         self, source: FrozenCopy, keys: Keys, changes: int
     ) -> tuple[pa.Table, Array, int | None] | None:
-        """The entries of these keys in a copy, the places of those that it does not know, and what
-        version of the store does; None if it does not answer, and the store has all."""
+        """Ask a frozen copy for the entries of these keys; None if it is gone and the store has them all.
+
+        Also returns the indices of keys that the copy does not know, and the store version that has them.
+        """
         codec = self._holdings.operator.table.codec
         stored = codec.to_storage(keys)
         ticket = CopyTicket("keys", source.version, keys=stored, run=source.run)
@@ -176,9 +181,11 @@ class Fetcher:
     def _unchanged(
         self, source: FrozenCopy, stored: pa.Table, version: int, changes: int
     ) -> pa.Table:
-        """Those rows of the store, as of a version, of whose keys a copy that is not complete knows
-        nothing. The copy may have forgotten meanwhile what it had removed of them, or be gone: then a later
-        version has to be read."""
+        """Return those rows of the store, at a version, whose keys an incomplete copy does not know.
+
+        The copy may meanwhile be gone, or may have forgotten which keys it removed. Then a later version
+        must be read, and StaleRunError is raised.
+        """
         table = self._holdings.operator.table
         keys = table.codec.from_storage(stored.column(KEY))
         if not len(keys):
@@ -186,17 +193,17 @@ class Fetcher:
         answer = self._keys_of(source, keys, changes)
         lacking = self._came(slots_of(keys.hashes, table.slots)) if answer is None else answer[2]
         if lacking is not None and lacking > version:
-            raise StaleRunError("a copy of slots has changed while it was read")
+            raise StaleRunError("the copy of these slots changed while it was read")
         return stored if answer is None else stored.take(answer[1])
 
-    # -- what is due
+    # -- entries that are due
 
     def _bring_due(self, need: NeedDue) -> None:
-        found = self._each(list(need.parts), lambda part: self._due(*part, need))
+        fetched = self._each(list(need.parts), lambda part: self._due(*part, need))
         point("host.fetched", **self._where)
         codec, next_due = self._holdings.operator.table.codec, dict[str, int]()
         with self._arrived:
-            for tables, afters in found:
+            for tables, afters in fetched:
                 table = pa.concat_tables(tables)
                 keys = codec.from_storage(table.column(KEY))
                 if not self._holdings.install(need, keys, table):
@@ -211,8 +218,8 @@ class Fetcher:
         tables, afters, needed = list[pa.Table](), list[dict[str, int]](), self._came(slots)
         answer = None
         if source is not None:
-            asked = tuple(slots.tolist())
-            ticket = CopyTicket("due", source.version, asked, need.limits, run=source.run)
+            numbers = tuple(slots.tolist())
+            ticket = CopyTicket("due", source.version, numbers, need.limits, run=source.run)
             answer = self._asked(source, ticket, slots, need.changes)
         if answer is not None:
             tables.append(answer.replace_schema_metadata(None))
@@ -233,9 +240,11 @@ class Fetcher:
     def _asked(
         self, source: FrozenCopy, ticket: CopyTicket, slots: Array, changes: int
     ) -> pa.Table | None:
-        """What a previous host answers; None if it cannot, and is not asked again. As long as the store
-        does not have what that host did to these slots, it is; unless it cannot be reached: then the run
-        cannot go on, and its couriers tell the driver why."""
+        """Return a previous host's answer; None if it fails and the store has its changes of these slots.
+
+        Until the store has those changes, the request is retried. If the host cannot be reached for
+        `lost_ms`, the run cannot go on: an error is raised, and couriers pass it on to the driver.
+        """
 
         def read() -> pa.Table:
             with self._endpoints.at(source.location).get(
@@ -257,14 +266,14 @@ class Fetcher:
                 self._pause(changes)
 
     def _pieces(self, source: FrozenCopy, ticket: CopyTicket) -> Iterator[Any]:
-        """What version of the store knows what the copy does not, and then the copy's entries."""
+        """Yield the store version that has what the copy lacks, or None; then the copy's entries."""
         with self._endpoints.at(source.location).get(encode(ticket), self._timeout_ms) as stream:
             yield _lacking(stream.schema)
             for chunk in stream:
                 yield pa.Table.from_batches([chunk.data]).replace_schema_metadata(None)
 
     def _awaited(self, source: FrozenCopy, read: Callable[[], T]) -> T:
-        """What is read from another host, as long as the driver counts on that one and it can be reached."""
+        """Return the result of `read` from another host; raise HostLostError if that host is lost."""
         answer = in_own_thread(read, "fetch-wait")
         watch = AnswerWatch([self._endpoints.at(source.location)], self._lost_ms, _ASK_S)
         while True:
@@ -274,11 +283,14 @@ class Fetcher:
                 if answer.done():
                     continue
                 if not self._counted_on(source.location):
-                    raise HostLostError("a host was given up", location=source.location) from None
+                    raise HostLostError(
+                        "the driver gave up the host that state is fetched from",
+                        location=source.location,
+                    ) from None
                 watch.ask()
 
     def _came(self, slots: Array) -> int:
-        """The version at which the store has all that was done to these slots before they came."""
+        """Return the version at which the store has all changes of these slots from before they came."""
         residence = self._holdings.residence
         return max(residence.store_version, int(residence.came[slots].max(initial=-1)))
 
@@ -292,21 +304,21 @@ class Fetcher:
         with self._reading:
             if self._reader is None:
                 self._reader = self._readers()
-            # keys that are not here have not changed since: an older version tells the same of them
+            # Keys that are not here have not changed since, so an older version has the same entries.
             if self._reader.version is None or self._reader.version < needed:
                 self._stand(self._reader, need.version, needed, need.changes)
             return read(self._reader)
 
     def _stand(self, reader: StateReader, version: int, needed: int, changes: int) -> None:
-        """Let a reader stand at a version, or, when it is there, at one that is needed."""
+        """Move a reader to a version, or to a later one that is needed: wait until the store has that one."""
         while not self._in_store(needed):
             self._pause(changes)
         reader.refresh(max(version, needed))
 
     def _pause(self, changes: int) -> None:
-        """Wait a moment, unless nobody wants the answer any more."""
+        """Wait a moment; raise StaleRunError if the answer is no longer wanted."""
         if self._ended.wait(_AGAIN_S) or changes != self._holdings.residence.changes:
-            raise StaleRunError("what a host asks for is not wanted any more")
+            raise StaleRunError("the slots of this request have changed: its answer is not needed")
 
     def _gone(self, source: FrozenCopy) -> None:
         with self._arrived:
@@ -319,6 +331,6 @@ class Fetcher:
 
 
 def _lacking(schema: pa.Schema) -> int | None:
-    """What an answer says of the version that the store must have."""
-    told = (schema.metadata or {}).get(LACKING)
-    return None if told is None else decode(told, int)
+    """Return the store version that an answer says must be read too; None if it says none."""
+    version = (schema.metadata or {}).get(LACKING)
+    return None if version is None else decode(version, int)

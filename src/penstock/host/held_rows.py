@@ -1,7 +1,7 @@
-"""Rows of a live run whose state is not here: held back until it has come, key by key and in order.
+"""Rows of a live run whose state has not arrived: held back until it has, key by key and in order.
 
-All others go first, also those of the same slot; unless the flow asks for order, or a slot comes whole:
-then the rows of a slot wait together.
+Other rows overtake them, even rows of the same slot. Only if the flow is ordered, or the slot is fetched as
+a whole, do all rows of a slot wait together.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from penstock.state.keys.index import KeyIndex, key_index
 from penstock.wire.live import Chunk
 
 _FETCHES = 4
-"""Requests for missing keys that are under way at a time."""
+"""Largest number of concurrent requests for missing keys."""
 
 Piece = tuple[str, pa.RecordBatch, int]
-"""Records that can be applied: of what kind they are, and which courier sent them."""
+"""Records that can be applied: (kind, records, number of the courier that sent them)."""
 
 
 @dataclass(frozen=True)
 class HeldChunk:
-    """Rows of a chunk that wait for state, in their order."""
+    """Rows of a chunk that wait for state, in order."""
 
     serial: int
     courier: int
@@ -38,49 +38,51 @@ class HeldChunk:
     slots: Array
 
     def only(self, rows: Array) -> HeldChunk:
-        """Some of its rows."""
+        """Return a chunk with some of the rows, by index."""
         kept = (taken(self.rows, rows), self.keys.take(rows), self.slots[rows])
         return HeldChunk(self.serial, self.courier, self.number, self.kind, *kept)
 
 
 class HeldRows:
-    """What one host holds back in one run, and what it has asked for because of that. With `by_slot`, all
-    rows of a slot keep their order, not only those of a key."""
+    """Rows that one host holds back in one run, and the requests that they caused.
+
+    With `by_slot`, all rows of a slot keep their order, not only those of a key.
+    """
 
     def __init__(self, holdings: Holdings, by_slot: bool = False) -> None:
         self._holdings, self._operator, self._by_slot = holdings, holdings.operator, by_slot
         self.chunks: list[HeldChunk] = []
         self.next_serial = 0
-        """The serial of the next chunk to be held: those before it came before what comes now."""
+        """Serial number of the next chunk to be held. Chunks with lower numbers arrived earlier."""
         self._came = self._unasked = False
-        """State has come; rows are held that nobody has asked state for."""
+        """Whether state has arrived; whether rows are held whose state was not requested."""
         self._asked = 0
         self._begin()
 
     def _begin(self) -> list[HeldChunk]:
-        """Hold nothing; gives what was held."""
+        """Reset to holding nothing, and return the chunks that were held."""
         held, self.chunks = self.chunks, []
         self.slots = np.zeros(self._operator.table.slots, np.bool_)
         """Whether rows of a slot are held."""
         self._keys: KeyIndex = key_index(self._operator.table.codec.layout)
-        """The keys that rows are held of. State may be here before they are released: later rows wait."""
+        """Keys of held rows. Later rows of these keys wait too, even when the state has arrived."""
         return held
 
     @property
     def first_serial(self) -> int:
-        """The serial of the oldest chunk that is held, or of the next one."""
+        """Serial number of the oldest held chunk, or of the next one if none is held."""
         return self.chunks[0].serial if self.chunks else self.next_serial
 
     def state_came(self) -> None:
-        """Entries or whole slots were installed."""
+        """Note that entries or whole slots were installed."""
         self._came = True
 
     def answered(self) -> None:
-        """A request for missing keys is over."""
+        """Note that a request for missing keys is finished."""
         self._asked -= 1
 
     def hold(self, courier: int, chunk: Chunk, batch: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Hold back what cannot be applied of a chunk; gives the rest of it."""
+        """Hold back the rows of a chunk that cannot be applied yet, and return the others."""
         if not self.chunks and not self._holdings.residence.any_partial:
             return batch
         keys = self._operator.keys(chunk.kind, [batch])[0]
@@ -93,7 +95,7 @@ class HeldRows:
         return free
 
     def released(self) -> tuple[list[Piece], NeedKeys | None]:
-        """Rows whose state has come, and what must be fetched for others."""
+        """Return the rows whose state has arrived, and the state to fetch for the others."""
         if not self._came:
             return [], None
         self._came = False
@@ -105,7 +107,7 @@ class HeldRows:
         return pieces, self.need(self.chunks) if self._unasked or not self._asked else None
 
     def _keep(self, chunk: HeldChunk) -> pa.RecordBatch | None:
-        """Hold those rows of a chunk that must wait; gives the others."""
+        """Hold those rows of a chunk that must wait, and return the others; None if all must wait."""
         waits = self._waits(chunk.keys, chunk.slots)
         if not waits.any():
             return chunk.rows
@@ -116,7 +118,7 @@ class HeldRows:
         return None if held is chunk else taken(chunk.rows, np.flatnonzero(~waits))
 
     def _waits(self, keys: Keys, slots: Array) -> Array:
-        """Whether each row must wait: its state is not here, or earlier rows wait for it."""
+        """Tell for each row whether it must wait: for state that is missing, or behind earlier rows."""
         residence = self._holdings.residence
         waits = residence.whole[slots]
         unsure = np.flatnonzero(residence.partial[slots] & ~waits)
@@ -132,7 +134,10 @@ class HeldRows:
         return waits
 
     def need(self, held: list[HeldChunk]) -> NeedKeys | None:
-        """The state to fetch that these rows wait for, without slots that come whole; None: nothing now."""
+        """Return the state to fetch for these rows; None if there is nothing to request now.
+
+        Slots that are fetched as a whole are left out.
+        """
         if not held:
             return None
         self._unasked = self._asked >= _FETCHES
@@ -148,5 +153,5 @@ class HeldRows:
 
 
 def taken(batch: pa.RecordBatch, rows: Array) -> pa.RecordBatch:
-    """Some rows of a batch."""
+    """Return some rows of a batch, by index."""
     return batch.take(fixed_array(rows, pa.int64()))

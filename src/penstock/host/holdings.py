@@ -1,7 +1,7 @@
-"""What a host holds: an operator with its table, which slots are here, and copies of those given away.
+"""The state of a host: an operator with its table, the slots it owns, and copies of slots that have left.
 
-The same for both protocols: `HostMachine` takes in micro-batches, `Rounds` live streams. Both apply
-records with the operator, ask here what is missing for it, and go back to a version here.
+Both protocols use it: `HostMachine` for micro-batches, `Rounds` for live streams. Both apply records with
+the operator, ask `Holdings` which state is missing, and roll back through it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from penstock.state.keys.index import key_index
 from penstock.state.table.table import KEY
 
 _AFTER_EVICTION = 0.75
-"""Share of the memory limit that is held after an eviction, so that not every version needs one."""
+"""Fraction of the memory limit in use after an eviction, so that not every version needs one."""
 
 
 class Holdings:
@@ -42,28 +42,28 @@ class Holdings:
     def __init__(self, operator: Operator, memory_limit: int | None = None) -> None:
         self.operator = operator
         self.version: int | None = None
-        """The newest epoch that is final here; -1 before the first, None before `assign`."""
+        """Newest epoch that is final on this host; -1 before the first, None before `assign`."""
         self.residence = Residence(operator.table.slots)
         self.copies = Copies(operator.table, self.residence)
         self._memory_limit = memory_limit
         self.next_due: dict[str, int] | None = None
-        """What falls due next in entries that are not here; None: not known."""
+        """Next due time of entries that are elsewhere, by column; None if unknown."""
         self.least_due: dict[str, int] | None = {}
-        """What entries that were installed are not due before, where that is less than what is due in those
-        that were here; None: not known. Whoever looks for entries that are due takes it."""
-        self._moved = MovedState()
-        """What has moved since vitals were last told."""
+        """Earliest possible due time of entries installed since the last check, by column; None if unknown.
 
-    # -- slots change hands
+        The caller that checks for due entries reads and resets it.
+        """
+        self._moved = MovedState()
+        """Counts of moved state since the last vitals."""
+
+    # -- slots change owners
 
     def assign(self, order: Assignment) -> None:
-        """Own these slots from here on, as of a version that is final."""
+        """Own exactly these slots from now on, starting from a version that is final."""
         named = (order.owned, *(coming.slots for coming in order.incoming))
         must_be_slots(chain.from_iterable(named), self.operator.table.slots)
         if self.version not in (None, order.version) and self.residence.owned.any():
-            raise ProtocolError(
-                f"slots cannot change hands here at version {order.version}: {self}"
-            )
+            raise ProtocolError(f"slots cannot be reassigned at version {order.version}: {self}")
         self.version = order.version
         fresh = self.residence.assign(order)
         idle = np.flatnonzero(~self.residence.owned)
@@ -72,12 +72,12 @@ class Holdings:
         self.next_due = None
 
     def give(self, slots: Array, number: int, run: int) -> None:
-        """A reroute of a live run has taken these slots away."""
+        """Give up these slots because of a reroute in a live run, and keep copies of them."""
         self.residence.give(slots, number, run)
         self.copies.begin()
 
     def take(self, slots: Array, source: FrozenCopy | None, whole: bool, wanted: bool) -> None:
-        """A reroute of a live run has brought these slots, with nothing in them yet."""
+        """Own these slots because of a reroute in a live run. Their entries have yet to be fetched."""
         stale = self.residence.take(slots, source, whole, wanted)
         if len(stale):
             self._drop(stale, slots)
@@ -85,7 +85,7 @@ class Holdings:
         self.next_due = None
 
     def release(self) -> None:
-        """Nobody needs the copies of slots given away: they go when the next version is final."""
+        """Release the copies of slots that have left. They are dropped when the next version is final."""
         self.residence.forget_copies()
 
     def _drop(self, slots: Array, fresh: Array) -> None:
@@ -97,27 +97,27 @@ class Holdings:
         if table.renumberings != before:
             self.residence.forgot_absent(self.version, fresh)
 
-    # -- what is missing
+    # -- missing state
 
     def missing(self, keys: list[Keys]) -> Keys | None:
-        """The keys that may have an entry elsewhere, each once."""
-        table, found = self.operator.table, key_index(self.operator.table.codec.layout)
-        for some in keys:
-            away = self.residence.partial[slots_of(some.hashes, table.slots)]
+        """Return the distinct keys that may have an entry elsewhere; None if there are none."""
+        table, index = self.operator.table, key_index(self.operator.table.codec.layout)
+        for batch_keys in keys:
+            away = self.residence.partial[slots_of(batch_keys.hashes, table.slots)]
             if away.any():
-                some = some.take(np.flatnonzero(away))
-                found.upsert(some.take(np.flatnonzero(~table.known(some))))
-        return found.keys(np.arange(found.size)) if found.size else None
+                batch_keys = batch_keys.take(np.flatnonzero(away))
+                index.upsert(batch_keys.take(np.flatnonzero(~table.known(batch_keys))))
+        return index.keys(np.arange(index.size)) if index.size else None
 
     def need_keys(self, missing: Keys) -> NeedKeys:
-        """How to come by these keys."""
+        """Return the request that fetches these keys, grouped by source."""
         assert self.version is not None
         slots = slots_of(missing.hashes, self.operator.table.slots)
         parts = tuple((s, missing.take(at)) for s, at in self.residence.by_source(slots))
         return NeedKeys(parts, self.residence.changes, self.version, self.residence.arrivals)
 
     def need_due(self, limits: dict[str, int]) -> NeedDue | NeedSlots | None:
-        """What must come before entries up to these limits can fall due; None: nothing."""
+        """Return the state to fetch before entries up to these limits can fire; None if there is none."""
         residence, known = self.residence, self.next_due
         if not limits or not residence.any_partial:
             return None
@@ -132,7 +132,7 @@ class Holdings:
         return NeedDue(parts, limits, residence.changes, self.version, residence.arrivals)
 
     def wanted(self) -> Wanted | None:
-        """The next slot to bring in the background, those first that rows wait for."""
+        """Return the next slot to fetch in the background, preferring slots that rows wait for."""
         residence = self.residence
         if not residence.wanted.any() or self.version is None:
             return None
@@ -144,43 +144,46 @@ class Holdings:
         return Wanted(slot, source, residence.changes, self.version, arrivals)
 
     def install(self, need: NeedKeys | NeedDue | Wanted, keys: Keys, rows: pa.Table) -> bool:
-        """Take in what was found of these keys; False if it came too late and must not be used. Nor is
-        what was found of slots that have left since, though they may be back."""
+        """Install the entries that were fetched for these keys; False if they came too late to be used.
+
+        Entries of slots that have left since the request are skipped, even if the slots are back.
+        """
         table = self.operator.table
         if need.changes != self.residence.changes:
             return False
         here = self.residence.awaits(slots_of(keys.hashes, table.slots), need.arrivals)
         if not here.all():
             keys = keys.take(np.flatnonzero(here))
-            found = table.codec.from_storage(rows.column(KEY))
-            here = self.residence.awaits(slots_of(found.hashes, table.slots), need.arrivals)
+            row_keys = table.codec.from_storage(rows.column(KEY))
+            here = self.residence.awaits(slots_of(row_keys.hashes, table.slots), need.arrivals)
             rows = rows.take(fixed_array(np.flatnonzero(here), pa.int64()))
         table.install(keys, rows)
         if self.least_due is not None and rows.num_rows:
-            # what came was elsewhere, and so not due before what was known of that
+            # These entries were elsewhere, so they are not due before `next_due`.
             self.least_due = self.next_due
         size = rows.get_total_buffer_size()
         self._moved = self._moved.plus(fetched_keys=rows.num_rows, fetched_bytes=size)
         return True
 
     def none_due_before(self, need: NeedDue, next_due: dict[str, int]) -> None:
-        """All entries that are due have been installed; these are the next values elsewhere."""
+        """Note that all due entries were installed, and the next due times of those elsewhere."""
         residence = self.residence
         self.least_due = None
         if (need.changes, need.arrivals) == (residence.changes, residence.arrivals):
             self.next_due = next_due
 
     def complete_slot(self, wanted: Wanted) -> None:
-        """All entries of a wanted slot have been installed."""
+        """Mark a slot as complete after all its entries were installed."""
         residence = self.residence
         if wanted.changes == residence.changes and residence.source(wanted.slot) == wanted.source:
             residence.complete(wanted.slot)
 
     def waited(self, ms: float, fetches: int) -> None:
+        """Count milliseconds that rows waited for state, and the round trips."""
         self._moved = self._moved.plus(wait_ms=ms, fetches=fetches)
 
     def vitals(self, rows: int, useful_ms: float) -> HostVitals:
-        """What there is to tell of an epoch that brought so many rows."""
+        """Return the vitals of an epoch with this many rows, and reset the counts."""
         table, residence = self.operator.table, self.residence
         partial, left = int(np.count_nonzero(residence.partial)), self.copies.left_behind
         moved, self._moved = self._moved.plus(partial_slots=partial, left_behind=left), MovedState()
@@ -196,8 +199,7 @@ class Holdings:
     # -- versions
 
     def cut(self, epoch: int) -> list[pa.Table]:
-        """An epoch ends, and the next begins. Gives what it changed: first in slots that were given
-        away in it, then in those that are owned."""
+        """End an epoch and begin the next. Return its deltas: of slots that left in it, then of the rest."""
         table, left = self.operator.table, self.residence.left
         deltas = [table.delta()]
         if left.any():
@@ -207,19 +209,19 @@ class Holdings:
         return deltas
 
     def settle(self, version: int) -> None:
-        """The cuts up to this version are durable."""
+        """Note that all epochs up to this version are durable."""
         cuts = self.residence.cuts(version)
         if cuts:
             self._settled(version, lambda: self.operator.table.settle(cuts), cuts)
 
     def seal_version(self, version: int) -> None:
-        """All that is here is durable, as of this version."""
+        """Note that all state on this host is durable as of this version."""
         self._settled(version, self.operator.table.seal)
 
     def return_to(self, version: int) -> None:
-        """Be as at the end of an epoch that is durable. Slots are owned as they were then."""
+        """Roll back to the end of a durable epoch, with the slots owned then."""
         if self.version is None or version < self.version:
-            raise ProtocolError(f"cannot return to version {version}: {self}")
+            raise ProtocolError(f"cannot roll back to version {version}: {self}")
         self.settle(version)
         self.version, self.next_due = version, None
         self.operator.rollback()
@@ -241,7 +243,7 @@ class Holdings:
             residence.forgot_absent(version)
 
     def _evict(self, limit: int) -> None:
-        """Make room: first copies of slots given away, then what was not touched for longest."""
+        """Free memory: drop copies of slots that have left, then the least recently used entries."""
         assert self.version is not None
         table = self.operator.table
         self.release()
@@ -252,7 +254,7 @@ class Holdings:
             self.next_due = None
 
     def _full(self) -> bool:
-        """Whether bringing more in the background would only have it evicted again."""
+        """Tell whether state fetched in the background would only be evicted again."""
         limit = self._memory_limit
         return limit is not None and self.operator.table.nbytes > limit * _AFTER_EVICTION
 

@@ -1,20 +1,19 @@
-"""The host in micro-batches, a pure state machine: closed channels and the driver's orders in, answers out.
+"""A host in micro-batches, as a pure state machine: closed channels and the driver's orders in, answers out.
 
-No sockets, no threads, no files: `host.server` is the shell around it. A host moves through
+It uses no sockets, threads or files: `host.server` is the shell around it. A host moves through
 
     version v ──open(v+1, run)──► open ──last channel closes──► complete ──seal──► sealed
         ▲                          │                              │                  │
         └──────── rollback ◄───────┴──────────────────────────────┴──────────────────┤
                                                      open(v+2, ·) makes v+1 final ◄──┘
 
-A sealed epoch can still be taken back, because another host may fail while it seals; the opening of
-the next epoch, or an assignment of slots, is what makes it final. A channel is closed once: whoever
-closes it again, a retried task or a second job of the sink, gets the answer that was kept and changes
-nothing.
+A sealed epoch can still be rolled back, because another host may fail while it seals. The opening of
+the next epoch, or an assignment of slots, makes it final. A channel is applied once. If a retried task
+or a second job of the sink closes it again, it gets the answer that was kept, and nothing changes.
 
-Slots come and go between epochs (`assign`). As long as a slot is partial (see `residence`), a
-channel may need entries that are not here: `needs` says which, the shell fetches them, `install`
-takes them in, and the channel can be closed.
+Slots come and go between epochs (`assign`). While a slot is partial (see `residence`), a channel may
+need entries that are not on this host. `needs` returns them, the shell fetches them, `install` adds them
+to the table, and then the channel can be closed.
 """
 
 from __future__ import annotations
@@ -39,17 +38,18 @@ from penstock.wire.messages import ChannelHeader
 
 @dataclass(frozen=True)
 class _Kept:
-    """A closed channel: who closed it, and the answer for whoever closes it again."""
+    """A closed channel, with the answer for a task that closes it again."""
 
     attempt: int
+    """Number of the task attempt that closed it."""
     rows: int
-    """Rows of its whole input, which those that close it again must have too."""
+    """Number of its input rows. A task that closes it again must have as many."""
     answer: Answer
 
 
 @dataclass
 class _Run:
-    """One run of one epoch, as far as it has come."""
+    """Progress of one run of one epoch."""
 
     epoch: int
     run: int
@@ -66,7 +66,7 @@ class _Run:
 
 
 class HostMachine(Holdings):
-    """State and protocol of one host. Calls must not overlap: the shell holds a lock."""
+    """State and protocol of one host in micro-batches. Calls must not overlap: the shell holds a lock."""
 
     def __init__(
         self,
@@ -82,17 +82,15 @@ class HostMachine(Holdings):
         self._spent_s = 0.0
 
     def assign(self, order: Assignment) -> None:
-        """Own these slots from here on, as of a version that is final."""
+        """Own exactly these slots from now on, starting from a version that is final."""
         if self._run is not None and self._sealed and self._run.epoch == order.version:
             self._finish()
         if self._run is not None:
-            raise ProtocolError(
-                f"slots cannot change hands here at version {order.version}: {self}"
-            )
+            raise ProtocolError(f"slots cannot be reassigned at version {order.version}: {self}")
         super().assign(order)
 
     def needs(self, header: ChannelHeader, kind: str, batches: list[pa.RecordBatch]) -> Need | None:
-        """What must be fetched before this channel can be closed; None: nothing."""
+        """Return the state to fetch before this channel can be closed; None if there is none."""
         self._admit(header)
         residence = self.residence
         if not residence.any_partial:
@@ -112,11 +110,11 @@ class HostMachine(Holdings):
         return NeedSlots(tuple(whole.tolist())) if len(whole) else self.need_keys(missing)
 
     def spent(self, seconds: float) -> None:
-        """Note time that went into channels outside of `close_channel`: reading, answering."""
+        """Add seconds spent on channels outside of `close_channel`: reading, answering."""
         self._spent_s += seconds
 
     def with_spent(self, vitals: HostVitals) -> HostVitals:
-        """The vitals of a sealed epoch, once its channels are answered: with the time noted for them."""
+        """Return the vitals of a sealed epoch with the time noted by `spent` added, and reset that time."""
         spent_s, self._spent_s = self._spent_s, 0.0
         return replace(vitals, useful_ms=vitals.useful_ms + spent_s * 1000)
 
@@ -129,7 +127,7 @@ class HostMachine(Holdings):
         batches: list[pa.RecordBatch],
         places: Places | None = None,
     ) -> Answer:
-        """Take in a channel whose input is complete, and answer it. `kind` says what it brought."""
+        """Apply a channel whose input is complete, and return its answer. `kind` is that of its records."""
         kept = self.begin_channel(header)
         if kept is not None:
             return kept
@@ -143,7 +141,7 @@ class HostMachine(Holdings):
         return answer
 
     def begin_channel(self, header: ChannelHeader) -> Answer | None:
-        """Let a channel in, opening its run if need be; gives what was kept if it closed before."""
+        """Admit a channel, and open its run if needed. Return the kept answer if it was closed before."""
         self._admit(header)
         run = self._run if self._run is not None else self._open(header)
         kept = run.kept.get(header.partition)
@@ -158,8 +156,8 @@ class HostMachine(Holdings):
                 raise ChangedInputError(
                     f"partition {header.partition} of epoch {header.epoch} had {kept.rows:,} rows, "
                     f"and {header.rows:,} when its task was tried again",
-                    hint="a source, and what is done to its rows before the flow, must give the "
-                    "same rows when they are read again: leave out rand() and the like",
+                    hint="a source, and the DataFrame operations before the flow, must return the "
+                    "same rows when they are read again: do not use rand() and the like there",
                 )
             return kept.answer
         if self._sealed or not 0 <= header.partition < run.partitions:
@@ -169,17 +167,17 @@ class HostMachine(Holdings):
         return None
 
     def fired(self, header: ChannelHeader) -> Answer:
-        """What a channel gives before its rows: what fired when the epoch opened goes to one."""
+        """Return the rows that fired when the epoch opened, for the channel of partition 0 only."""
         assert self._run is not None
         return self._run.fired if header.partition == 0 else Answer()
 
     def ends_epoch(self, header: ChannelHeader) -> bool:
-        """Whether the epoch's input is complete with this channel."""
+        """Tell whether the epoch's input is complete with this channel."""
         assert self._run is not None
         return len(self._run.kept) + len(header.closes) == self._run.partitions
 
     def keep(self, header: ChannelHeader, answer: Answer, rows: int, busy_s: float) -> None:
-        """A channel is closed: whoever closes it again gets this answer."""
+        """Close a channel, and keep its answer for a task that closes it again."""
         assert self._run is not None
         for channel in header.closes:
             kept = answer if channel == header.partition else Answer()
@@ -188,7 +186,7 @@ class HostMachine(Holdings):
         self._run.busy_s += busy_s
 
     def close_epoch(self) -> Answer:
-        """The epoch's own output. Without it the run is over: its last channel is applied already."""
+        """Return the epoch's end-of-epoch output. If that fails, give up the run."""
         try:
             return self.operator.close()
         except BaseException:
@@ -196,58 +194,61 @@ class HostMachine(Holdings):
             raise
 
     def give_up_run(self) -> None:
-        """Back to the version before the run that is open, if one is: nothing of it is to be used."""
+        """Roll back the run that is open, if there is one."""
         if self._run is not None:
             assert self.version is not None
             self.rollback(self.version, self._run.run)
 
     @property
     def complete(self) -> tuple[int, int] | None:
-        """(epoch, run) when every channel of it has closed and it is not sealed yet."""
+        """(epoch, run) whose channels have all closed and which is not sealed yet; None if there is none."""
         if self._run is None or not self._run.complete or self._sealed:
             return None
         return self._run.epoch, self._run.run
 
     def seal(self, epoch: int, run: int, partitions: int) -> tuple[pa.Table, HostVitals]:
-        """The delta of a complete epoch. Asking again gives the same; rollback is still possible."""
+        """Return the delta and vitals of a complete epoch. A repeated call returns the same delta.
+
+        The epoch can still be rolled back.
+        """
         if partitions == 0 and self._sealed and self._run is not None and self._run.epoch < epoch:
             self._finish()
         if self._run is None and partitions == 0 and self.version == epoch - 1:
             self._run = _Run(epoch, run, 0, EpochTime(epoch, 0), Answer())
         current = self._run
         if current is None or (current.epoch, current.run) != (epoch, run):
-            raise StaleRunError(f"epoch {epoch} run {run} is not open here: {self}")
+            raise StaleRunError(f"run {run} of epoch {epoch} is not open: {self}")
         if not current.complete:
             raise ProtocolError(
                 f"epoch {epoch} is not complete: {len(current.kept)} of {current.partitions} "
-                "partitions have come"
+                "partitions are closed"
             )
         self._sealed = True
         vitals = self.vitals(current.rows, current.busy_s * 1000)
         return self.operator.table.delta(), vitals
 
     def rollback(self, version: int, run: int = -1) -> None:
-        """Give up the epoch under way, sealed or not, and stand at `version` again.
+        """Give up the current epoch, sealed or not, and return to `version`.
 
-        With a `run`, that run of the next epoch is over: a channel of it that was still waiting for
+        With a `run`, that run of the next epoch is given up too: a channel of it that still waits for
         something cannot open it again.
         """
         if self._run is not None and self._sealed and self._run.epoch == version:
-            # committed, and nothing of the epoch after it has come here
+            # The epoch was committed, and no channel of the next one has arrived.
             self._finish()
         if self.version != version:
-            raise ProtocolError(f"cannot return to version {version}: {self}")
+            raise ProtocolError(f"cannot roll back to version {version}: {self}")
         self.return_to(version)
         self._given_up = max(self._given_up, (version + 1, run))
         self._run, self._sealed = None, False
 
     def _admit(self, header: ChannelHeader) -> None:
-        """Come to where this header's run is open, or can be opened; refuse what is over."""
+        """Get to a state where this header's run is open or can be opened; refuse a run that was given up."""
         run = self._run
         if run is not None and (run.epoch, run.run) == (header.epoch, header.run):
             return
         if self.version is None:
-            raise ProtocolError("this host has not been given its slots yet")
+            raise ProtocolError("this host has no slots assigned yet")
         now = (header.epoch, header.run)
         if now <= self._given_up or (run is not None and now < (run.epoch, run.run)):
             raise StaleRunError(f"run {header.run} of epoch {header.epoch} was given up")
@@ -256,7 +257,7 @@ class HostMachine(Holdings):
         elif run is not None and self._sealed and header.epoch == run.epoch + 1:
             self._finish()
         if self._run is not None or header.epoch != self.version + 1:
-            raise StaleRunError(f"epoch {header.epoch} cannot open here: {self}")
+            raise StaleRunError(f"epoch {header.epoch} cannot open: {self}")
 
     def _open(self, header: ChannelHeader) -> _Run:
         fired = self.operator.open(header.time)
@@ -264,7 +265,7 @@ class HostMachine(Holdings):
         return self._run
 
     def _finish(self) -> None:
-        """The sealed epoch is final: its manifest is written."""
+        """Make the sealed epoch final: its manifest is written."""
         assert self._run is not None
         self.seal_version(self._run.epoch)
         self._run, self._sealed = None, False

@@ -1,4 +1,4 @@
-"""What a host's Spark task runs: bring the host up, keep it known to the driver, end when told to."""
+"""The function that a host's Spark task runs: start the host, send heartbeats, end on the driver's order."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from penstock.host.chain import StepChain
 from penstock.host.machine import HostMachine
 from penstock.host.parted import PartedOperator
 from penstock.host.server import HostServer
+from penstock.logs import LogStyle, take_on
 from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.settings import Settings
 from penstock.state.store.store import Place, Store
@@ -32,7 +33,7 @@ from penstock.wire.silence import Silences
 
 @dataclass(frozen=True)
 class HostOrder:
-    """Which host is to begin, and the step that it serves, with the user's code inside."""
+    """An order to start a host. The step that it serves contains the user's code."""
 
     host: str
     step: KeyedStep
@@ -40,7 +41,7 @@ class HostOrder:
 
 @dataclass(frozen=True)
 class TaskOrder:
-    """Everything that a task needs to begin, as Spark ships it: one host, or one of each step."""
+    """Everything that a task needs to start, as Spark ships it: one host, or one host of each step."""
 
     hosts: tuple[HostOrder, ...]
     flow: FlowPlan
@@ -50,7 +51,9 @@ class TaskOrder:
     local: bool
     settings: Settings
     avoids: frozenset[str] = frozenset()
-    """Addresses of machines that couriers could not reach these hosts on."""
+    """Addresses of machines on which couriers could not reach these hosts."""
+    log: LogStyle | None = None
+    """Level and format of log lines; None: Python's defaults."""
 
 
 class HostTask:
@@ -65,15 +68,15 @@ class HostTask:
         make: type[HostServer] = HostServer,
         open_store: Callable[[Place | str], Store] = Store,
     ) -> None:
-        """Refuses to begin where the driver's store is not to be seen."""
+        """Start the servers; raise StoreError if this machine does not see the driver's store."""
         self.hosts = [host.host for host in order.hosts]
         stores = [open_store(order.store) for _ in order.hosts]
         stores[0].must_see(self.hosts[0])
         one_host, settings = order.flow.one_host, order.settings
-        # A chain does not bring back what it has dropped: it keeps all.
+        # A chain never fetches evicted entries again, so it must keep them all.
         limit = None if one_host else memory_limit
         self._operators = [parted(host.step, order) for host in order.hosts]
-        machines = [HostMachine(one, memory_limit=limit) for one in self._operators]
+        machines = [HostMachine(operator, memory_limit=limit) for operator in self._operators]
         self._chain = StepChain(order.flow, machines, settings) if one_host else None
         self.driver = Endpoint(order.driver, order.access)
         ask_ms = settings.heartbeat_timeout_ms
@@ -102,7 +105,7 @@ class HostTask:
             self.servers.insert(0, server)
 
     def register(self, timeout_ms: int) -> list[tuple[str, str]]:
-        """Make all hosts known to the driver, as these incarnations."""
+        """Register all hosts with the driver, and return their (host, incarnation) pairs."""
         known = []
         for host, server in zip(self.hosts, self.servers, strict=True):
             incarnation = f"{host}@{server.location}-{secrets.token_hex(3)}"
@@ -112,7 +115,7 @@ class HostTask:
         return known
 
     def open_tasks(self) -> list[tuple[int, int, int]]:
-        """(epoch, run, task) of each courier that has a channel open to any of the hosts."""
+        """Return (epoch, run, task) of each courier that has an open channel to any of the hosts."""
         return sorted(set().union(*(server.open_tasks() for server in self.servers)))
 
     def end(self) -> None:
@@ -126,15 +129,16 @@ class HostTask:
             self._chain.end()
 
     def shutdown(self) -> None:
-        """The task ends in good order: let user code close what it holds."""
+        """Let user code close its resources: the task ends in good order."""
         with ExitStack() as stack:
             for operator in reversed(self._operators):
                 stack.callback(operator.shutdown)
 
 
 def run_hosts(order: TaskOrder) -> None:
-    """Serve until the driver says stop or is gone. Blocks for the life of the hosts."""
+    """Serve until the driver says stop or is gone. Blocks as long as the hosts live."""
     settings = order.settings
+    take_on(order.log)
     pa.set_cpu_count(settings.workers)
     arm(settings.faults)
     ended = threading.Event()
@@ -143,13 +147,13 @@ def run_hosts(order: TaskOrder) -> None:
         listen = task_listens(os.environ, order.driver, order.local, settings)
         if listen.address in order.avoids:
             # Spark tries the task again, on any executor.
-            told = (
-                f"{order.hosts[0].host} should not be on {listen.address}: couriers do not reach it"
+            raise HostLostError(
+                f"host {order.hosts[0].host} must not run on {listen.address}: "
+                "couriers could not reach it there"
             )
-            raise HostLostError(told)
         task = HostTask(order, listen, ended.set, _limit(settings))
     except (SettingError, StoreError) as refused:
-        # To be started again would not help: the query must end, and say why.
+        # A restart would not help: the query must end, and say why.
         driver.call("refuse", settings.driver_lost_ms, error=to_wire(refused))
         raise
     try:
@@ -170,7 +174,7 @@ def parted(step: KeyedStep, order: TaskOrder) -> PartedOperator:
     return PartedOperator(
         lambda: step.operator(order.flow.in_order),
         settings.parts(step.slots),
-        # in a chain they are the chain's
+        # In a chain the workers belong to the chain.
         workers=1 if order.flow.one_host else settings.workers,
         chunk_rows=settings.chunk_rows,
         schedule=settings.schedule,
@@ -182,12 +186,12 @@ def _limit(settings: Settings) -> int | None:
 
 
 def staged_bytes(settings: Settings) -> int:
-    """Bytes of input that a host may hold before it is applied."""
+    """Return the bytes of input that a host may hold before it is applied."""
     if settings.host_staged_mb is not None:
         return int(settings.host_staged_mb * (1 << 20))
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     limits = [psutil.virtual_memory().total, *([limit] if limit > 0 else [])]
-    for file in ("memory.max", "memory/memory.limit_in_bytes"):  # of a container, old or new
+    for file in ("memory.max", "memory/memory.limit_in_bytes"):  # cgroup v2, v1
         with suppress(OSError, ValueError):
             limits.append(int(Path("/sys/fs/cgroup", file).read_text()))
     return min(limits) // 4
@@ -200,11 +204,10 @@ def keep_known(
     ended: threading.Event,
     open_tasks: Callable[[], list[tuple[int, int, int]]] = list,
 ) -> bool:
-    """Tell the driver that these (host, incarnation)s live, and which couriers they wait for, until they
-    are to end.
+    """Send heartbeats for these (host, incarnation)s, with the couriers they wait for, until they must end.
 
-    Returns whether it was the driver who said so: false if it was silent for too long. Nothing else
-    is done in this thread, so that a host that works hard is still heard.
+    Returns True if the driver ended them, False if the driver was silent for too long. This thread does
+    nothing else, so that a busy host still sends its heartbeats.
     """
     turn_ms = settings.heartbeat_ms + settings.heartbeat_timeout_ms
     silences, answers = Silences[str](turn_ms), 0

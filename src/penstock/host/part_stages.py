@@ -1,6 +1,6 @@
-"""What a step in parts is made of, for a runtime: cut by part, gather, apply.
+"""The runtime stages of a step in parts: cut by part, gather, apply.
 
-Any of the items is `Work` at first (see `chunks`); cut by part it is `Parted`; applied, an `Answer`.
+An item begins as `Work` (see `chunks`), becomes `Parted` when it is cut, and `Answer` when it is applied.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from penstock.state.table.parted import by_part, part_numbers
 
 
 class HostStage:
-    """A stage of a host's runtime: by default without state, and each item is one piece, of which
-    `work` makes the items that go out."""
+    """A stage of a host's runtime. By default it has no state, and `work` turns one item into others."""
 
     kind: Kind = "stateless"
     parts = 1
@@ -36,8 +35,8 @@ class HostStage:
         return [(0, item)]
 
     def join(self, item: Any, results: list[Any]) -> Sequence[Any]:
-        given: Sequence[Any] = results[0]
-        return given
+        output: Sequence[Any] = results[0]
+        return output
 
     def size(self, item: Any) -> int:
         if isinstance(item, Rounded):
@@ -47,12 +46,12 @@ class HostStage:
         return int(item.rows)
 
     def mark(self, mark: object) -> Sequence[Any]:
-        """Nothing is held back."""
+        """Return no items: this stage holds nothing back."""
         return ()
 
 
 class Whole(HostStage):
-    """The only part of a step."""
+    """Applies work to a step that has only one part."""
 
     kind: Kind = "global"
 
@@ -61,11 +60,11 @@ class Whole(HostStage):
         self._operator = operator
 
     def work(self, part: int, piece: Work) -> Sequence[Answer]:
-        return _given([piece.on(self._operator)])
+        return _answers([piece.on(self._operator)])
 
 
 class Cut(HostStage):
-    """Cuts chunks by part: without state, so that several workers can do it to several chunks."""
+    """Cuts chunks by part. It has no state, so that several workers can cut several chunks at once."""
 
     def __init__(self, parts: Sequence[Operator]) -> None:
         super().__init__("cut")
@@ -88,24 +87,26 @@ class Cut(HostStage):
         places = None if piece.places is None else piece.places.take(order)
         in_parts = replace(piece, batches=[rows], places=places)
         pieces: list[tuple[int, Work]] = [
-            (number, in_parts.some([rows.slice(begin, end - begin)], begin, end - begin))
+            (number, in_parts.section([rows.slice(begin, end - begin)], begin, end - begin))
             for number, begin, end in runs
         ]
         return [Parted(len(numbers), pieces)]
 
     def _hashes(self, kind: str, batches: list[pa.RecordBatch]) -> Array:
         keys = self._operator.keys(kind, batches)
-        if [len(some) for some in keys] != [batch.num_rows for batch in batches]:
+        if [len(batch_keys) for batch_keys in keys] != [batch.num_rows for batch in batches]:
             raise ProtocolError(
-                "a batch does not have one key for each of its rows, in their order",
-                hint="couriers and hosts must run the same version of Penstock",
+                "a batch must have one key for each of its rows, in the same order",
+                hint="run the same version of Penstock in couriers and hosts",
             )
-        return np.concatenate([some.hashes for some in keys])
+        return np.concatenate([batch_keys.hashes for batch_keys in keys])
 
 
 class Gather(HostStage):
-    """Holds back pieces of a part until they are `enough` rows, or for ever: a call costs as much as
-    thousands of rows. The end of a channel brings out the rest."""
+    """Holds back the pieces of a part until they have `enough` rows, or, if None, until the channel ends.
+
+    Larger pieces pay off: one call of an operator costs as much as thousands of rows.
+    """
 
     kind: Kind = "global"
 
@@ -115,26 +116,26 @@ class Gather(HostStage):
         self.forget()
 
     def forget(self) -> None:
-        """A channel begins; the one before it may have failed."""
+        """Drop all pieces before a new channel: the one before it may have failed."""
         self._held: list[list[ChannelChunk]] = [[] for _ in range(self._parts)]
         self._rows = [0] * self._parts
 
     def work(self, part: int, piece: Parted) -> Sequence[Parted]:
-        given = []
+        full = []
         for number, chunk in piece.pieces:
             if not isinstance(chunk, ChannelChunk):
                 return [piece]
             self._held[number].append(chunk)
             self._rows[number] += chunk.rows
             if self._enough is not None and self._rows[number] >= self._enough:
-                given.append(self._given([number]))
-        return given
+                full.append(self._take([number]))
+        return full
 
     def mark(self, mark: object) -> Sequence[Parted]:
         rest = [part for part, held in enumerate(self._held) if held]
-        return [self._given(rest)] if rest else ()
+        return [self._take(rest)] if rest else ()
 
-    def _given(self, parts: Sequence[int]) -> Parted:
+    def _take(self, parts: Sequence[int]) -> Parted:
         rows, pieces = 0, list[tuple[int, Work]]()
         for part in parts:
             rows, held = rows + self._rows[part], self._held[part]
@@ -151,7 +152,7 @@ class Gather(HostStage):
 
 
 class Parts(HostStage):
-    """Applies what was cut, each piece to its part."""
+    """Applies each piece to its part."""
 
     kind: Kind = "keyed"
 
@@ -170,10 +171,10 @@ class Parts(HostStage):
 
     def join(self, item: Parted, results: list[Answer]) -> Sequence[Answer | Rounded]:
         round = item.round
-        return _given(results) if round is None else [Rounded(round, joined(results))]
+        return _answers(results) if round is None else [Rounded(round, joined(results))]
 
 
-def _given(results: list[Answer]) -> Sequence[Answer]:
-    """The answer to one item; none if there is nothing in it."""
+def _answers(results: list[Answer]) -> Sequence[Answer]:
+    """Return the answer to one item, or nothing if it is empty."""
     answer = joined(results)
     return [answer] if answer.batches or answer.dead or answer.due else ()

@@ -1,14 +1,13 @@
-"""A keyed step on one host, cut into parts that several workers serve at a time.
+"""A keyed step on one host, cut into parts that several workers process in parallel.
 
-`PartedOperator` is an `Operator` like any other: the host machine does not see the parts. Beneath it
-are as many operators of the step as there are parts, each with its own table and its own slots
-(slot % parts), and a runtime whose workers apply them. Rows of a key stay in their order, since all
-of them are in one part and a part is never worked on twice at a time.
+`PartedOperator` is an `Operator` like any other: the host machine does not see the parts. Inside are one
+operator of the step per part, each with its own table and its own slots (slot % parts), and a runtime
+whose workers apply them. Rows of a key stay in order, because all of them are in one part and only one
+worker at a time works on a part.
 
-For a chain of several steps in one host, `stages` gives the runtime operators that this is made of:
-they take `ChannelChunk`s and give `Answer`s. Whoever builds the chain brings its own runtime, opens and
-closes the step's epochs between runs, and makes a failed run undone by `table.savepoint` and
-`table.undo`.
+For a chain of several steps in one host, `stages` returns the runtime operators of this step. They take
+`ChannelChunk`s and return `Answer`s. The chain has its own runtime, opens and closes the step's epochs
+between runs, and undoes a failed run with `table.savepoint` and `table.undo`.
 """
 
 from __future__ import annotations
@@ -28,19 +27,18 @@ from penstock.state.keys.codec import Keys
 from penstock.state.table.parted import PartedTable, StepTable
 
 _CHUNKS_PER_WORKER = 4
-"""Chunks of a channel for each worker, at most: workers are done at about the same time."""
+"""Largest number of chunks of a channel per worker: enough for workers to finish at about the same time."""
 _CHUNKS = 8
-"""Chunks of rows with which a part need not wait for the end of a channel."""
+"""Number of chunks of rows after which a part works on them before the channel ends."""
 
 
 class PartedOperator:
     """One step on one host in parts; see `operators.operator.Operator` for the protocol.
 
-    `make` makes an empty operator of the step, once for each part: so a processor's `init` and
-    `close` are called once for each part. A channel is cut by part in chunks of `chunk_rows`, or
-    larger ones if there are enough for all workers, and then applied part by part. The answer has
-    its rows in no order but that of each key, with their places where the step is ordered: whoever
-    gathers the answers of hosts sorts them.
+    `make` makes an empty operator of the step, once for each part. So a processor's `init` and `close`
+    are called once for each part. A channel is cut by part in chunks of `chunk_rows`, or larger ones if
+    there are enough for all workers, and then applied part by part. The rows of the answer are in order
+    per key only. Where the step is ordered they come with their places, and the courier sorts them.
     """
 
     table: StepTable
@@ -71,47 +69,47 @@ class PartedOperator:
         self._runtime = Runtime(stages, workers=self.workers, schedule=schedule)
 
     def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
-        """The keys of a channel's batches."""
+        """Return the keys of a channel's batches."""
         return self.parts[0].keys(kind, batches)
 
     @property
     def due_columns(self) -> tuple[str, ...]:
-        """The columns that `due` may name."""
+        """Names of the columns that `due` may return."""
         return self.parts[0].due_columns
 
     def due(self, time: EpochTime) -> dict[str, int]:
-        """What `fire` will look at."""
+        """Return the due times that `fire` will use: column -> greatest value that is due at this time."""
         return self.parts[0].due(time)
 
     def begin(self, time: EpochTime) -> None:
-        """A round begins in every part."""
+        """Begin a round in every part."""
         for part in self.parts:
             part.begin(time)
 
     def fire(self) -> Answer:
-        """Fire what is due in every part, or, on an exception, in none."""
+        """Fire due entries in every part, or, on an exception, in none."""
         return self._whole_or_not([ForAllParts(lambda part: part.fire())])
 
     def open(self, time: EpochTime) -> Answer:
-        """Begin, and fire what is due, in every part, or, on an exception, in none."""
+        """Begin an epoch and fire due entries in every part, or, on an exception, in none."""
         return self._whole_or_not([ForAllParts(lambda part: part.open(time))])
 
     def apply(
         self, kind: str, batches: list[pa.RecordBatch], places: Places | None = None
     ) -> Answer:
-        """Take in one closed channel, in all parts or in none."""
+        """Apply one closed channel, in all parts or in none."""
         if len(self.parts) == 1:
             return self.parts[0].apply(kind, batches, places)
         chunk = ChannelChunk(kind, batches, places)
         if not chunk.rows:
-            # whatever there is to say against it, any part can say
+            # Any part can check an empty channel.
             return chunk.on(self.parts[0])
         self._gather.forget()
         rows = max(self._chunk_rows, chunk.rows // self._chunks)
         return self._whole_or_not([*chunk.cut(rows), ChannelEnd()])
 
     def close(self) -> Answer:
-        """The output of every part that is due once per round."""
+        """Return the once-per-round output of every part."""
         if len(self.parts) == 1:
             return self.parts[0].close()
         return self._run([ForAllParts(lambda part: part.close())])
@@ -119,14 +117,16 @@ class PartedOperator:
     # -- rounds of a live run, as a stream
 
     def submit(self, work: Work) -> None:
-        """Begin a round: rows, or what is done to all parts. Each part does its share when it has done those
-        before; on an error all rounds that are not over are lost, and the table must be rolled back."""
+        """Begin a round, of rows or of work on all parts. Each part does its rounds in order.
+
+        On an error all rounds that are not finished are lost, and the table must be rolled back.
+        """
         if not self._rounds.is_open:
             self._rounds.open(self._rounded.append)
         self._rounds.submit(work)
 
     def drain(self) -> list[Rounded]:
-        """Wait until all rounds are over; gives what they gave, in the order in which they began."""
+        """Wait until all rounds are finished, and return their results in the order in which they began."""
         if self._rounds.is_open:
             self._rounds.drain()
         rounded = list(self._rounded)
@@ -134,7 +134,7 @@ class PartedOperator:
         return rounded
 
     def abandon(self) -> None:
-        """Drop all rounds that are not over: the table must be rolled back."""
+        """Drop all rounds that are not finished. The table must then be rolled back."""
         if self._rounds.is_open:
             self._rounds.stop()
         self._rounded.clear()
@@ -146,21 +146,21 @@ class PartedOperator:
         self.table.rollback()
 
     def end(self) -> None:
-        """No more channels will come: end the workers."""
+        """End the workers: no more channels will come."""
         self._runtime.close()
         self._rounds.close()
 
     def shutdown(self) -> None:
-        """The host ends: end the workers, and let user code of every part close what it holds."""
+        """End the workers, and let the user code of every part close its resources."""
         self.end()
         with ExitStack() as stack:
             for part in reversed(self.parts):
                 stack.callback(part.shutdown)
 
     def stages(self) -> list[Stage]:
-        """Runtime operators of a chain that apply this step: `ChannelChunk`s in, `Answer`s out.
+        """Return the runtime operators that apply this step: `ChannelChunk`s in, `Answer`s out.
 
-        A chunk gives one answer, or none if there is nothing in it; so does `ForAllParts`.
+        A chunk, or a `ForAllParts`, results in one answer, or in none if that would be empty.
         """
         if len(self.parts) == 1:
             return [Whole(self.parts[0])]

@@ -1,8 +1,8 @@
-"""A host's first epochs, played through in memory, so that the real ones do not pay for them.
+"""A warm-up: a host's first epochs, run in memory, so that the real ones do not load the kernels.
 
-Compiled kernels are read from their cache when they are first called: about a second of a core for
-all that a host needs. Played through before Spark's daemon forks its workers, each of them has the
-kernels from the start.
+Compiled kernels are read from their cache when they are first called. That takes about a second of a
+core for all kernels of a host. The warm-up runs before Spark's daemon forks its workers, so that each of
+them starts with the kernels loaded.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ROWS = 64
 
 
 def rehearse() -> None:
-    """Call the kernels that nearly every flow needs. Opens no thread, connection or file."""
+    """Call the compiled kernels that nearly every flow needs. Opens no threads, connections or files."""
     number = fixed_array(np.arange(_ROWS), pa.int64())
     words = number.cast(pa.string())
     for key in (number, words):
@@ -55,7 +55,7 @@ def rehearse() -> None:
 
 
 def _epochs(step: KeyedStep, rows: pa.RecordBatch) -> None:
-    """Two epochs, then the slots go to another host, which asks for their entries."""
+    """Run two epochs, then move the slots to another host, which fetches their entries."""
     store = Store(f"memory://{secrets.token_hex(4)}")
     first, second = (HostMachine(step.operator()) for _ in range(2))
     every = tuple(range(_SLOTS))
@@ -74,8 +74,8 @@ def _epochs(step: KeyedStep, rows: pa.RecordBatch) -> None:
     assert isinstance(need, NeedKeys)
     table = first.operator.table
     for _, keys in need.parts:
-        found, _ = first.copies.of_keys(keys, 1)
-        second.install(need, keys, found)
+        entries, _ = first.copies.of_keys(keys, 1)
+        second.install(need, keys, entries)
     second.close_channel(header, kind, sent)
     second.seal(2, 0, 1)
     compact(
@@ -89,7 +89,7 @@ def _epochs(step: KeyedStep, rows: pa.RecordBatch) -> None:
 
 
 def _rounds(operator: Operator, kind: str, sent: list[pa.RecordBatch]) -> None:
-    """What live flows need besides: epochs of several rounds, and a rollback."""
+    """Call what live flows also need: epochs of several rounds, and a rollback."""
     operator.rollback()
     for epoch in range(2):
         operator.open(EpochTime(epoch, 0))
@@ -104,7 +104,7 @@ def _rounds(operator: Operator, kind: str, sent: list[pa.RecordBatch]) -> None:
 
 
 def _live(step: KeyedStep, rows: pa.RecordBatch) -> None:
-    """A live run: rows as the wire gives them, a checkpoint, a reroute to another host, and all back."""
+    """Play a live run: rows as they come from the wire, a checkpoint, a reroute, and a rollback."""
     store = Store(f"memory://{secrets.token_hex(4)}")
     first, second = (Holdings(step.operator()) for _ in range(2))
     every = tuple(range(_SLOTS))
@@ -133,12 +133,12 @@ def _live(step: KeyedStep, rows: pa.RecordBatch) -> None:
         assert isinstance(need, NeedKeys)
         for _, keys in need.parts:
             codec = first.operator.table.codec
-            asked = codec.from_storage(
+            wire_keys = codec.from_storage(
                 _received(pa.record_batch([codec.to_storage(keys)], ["k"])).column(0)
             )
-            found, unknown = first.copies.of_keys(asked, 2, 0)
+            entries, unknown = first.copies.of_keys(wire_keys, 2, 0)
             keys.take(np.frombuffer(unknown.tobytes(), np.int64))
-            second.install(need, keys, pa.Table.from_batches([_received(found.to_batches()[0])]))
+            second.install(need, keys, pa.Table.from_batches([_received(entries.to_batches()[0])]))
         runs[1].fetched(need)
         runs[1].work()
     for held in (first, second):
@@ -146,7 +146,7 @@ def _live(step: KeyedStep, rows: pa.RecordBatch) -> None:
 
 
 def _received(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch as it comes from the wire, over memory that cannot be written."""
+    """Return a batch as it comes from the wire, in read-only memory."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -156,7 +156,7 @@ def _received(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _sent(
     step: KeyedStep, epoch: int, rows: pa.RecordBatch
 ) -> tuple[ChannelHeader, str, list[pa.RecordBatch]]:
-    """What a courier sends of these rows, cut for two hosts."""
+    """Return the header, kind and batches that a courier sends for these rows, split for two hosts."""
     time = EpochTime(epoch, 0)
     header = ChannelHeader(epoch, 0, step.id, 0, epoch, 1, time)
     routes, tally = RouteTable.even([HostId("a"), HostId("b")], _SLOTS), Tally(step)
@@ -170,7 +170,7 @@ def _sent(
 
 
 def _order() -> None:
-    """What ordered flows need besides."""
+    """Call what ordered flows also need."""
     entries = np.arange(2)
     places = Places.of_records(0, np.array([1, 0]))
     FirstPlaces().note(entries, entries.astype(np.uint64), places)

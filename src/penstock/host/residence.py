@@ -1,14 +1,14 @@
-"""Which slots a host owns, how much of each is here, and who has the rest.
+"""The slots that a host owns, how much of each has arrived, and where to fetch the rest.
 
-A slot that a host owns is *complete*, or *partial*: then a key without an entry in the table may
-well have one elsewhere. It is asked for at the slot's source, the previous host with its frozen copy;
-without a source, or when that host does not know, in the store. A slot that was given away stays in
-the table as such a frozen copy, of the version at which it was given away; in a live run, of the reroute.
+A slot that a host owns is *complete* or *partial*. In a partial slot, a key without an entry in the table
+may have one elsewhere. It is fetched from the slot's source: the previous host with its frozen copy. If
+there is no source, or the source does not know the key, it is fetched from the store. A slot that has
+left stays in the table as such a frozen copy, at the version at which it left, or, in a live run, at the
+reroute.
 
-What a host may have to go back to is kept: how its slots stood at the newest durable version, and at
-each cut since.
+For rollbacks, a host keeps the state of its slots at the newest durable version and at each cut since.
 
-A `Need` is what a host must have before it can go on with some rows, and does not have.
+A `Need` is missing state that a host must fetch before it can apply some rows.
 """
 
 from __future__ import annotations
@@ -23,42 +23,43 @@ from penstock.state.arrays import Array
 from penstock.state.keys.codec import Keys
 
 _NEVER = -2
-"""No version: the slot was not given away."""
+"""Version of a slot that has no frozen copy here."""
 NOT_CUT = 1 << 62
-"""Later than any version: a slot came in an epoch that has not been cut."""
+"""Version later than any other, for a slot that came in an epoch that is not cut yet."""
 _STANDING = (
     "owned", "partial", "whole", "wanted", "frozen", "frozen_run", "frozen_complete", "came", "_source",
 )  # fmt: skip
-"""What a host goes back to with its table."""
+"""Names of the attributes that a rollback restores."""
 
 
 @dataclass(frozen=True)
 class FrozenCopy:
-    """A previous host: its copy of some slots is frozen at a version."""
+    """A previous host whose copy of some slots is frozen at a version."""
 
     location: str
     version: int
-    """In a live run, the number of the reroute."""
+    """Version at which the slots left; in a live run, the number of the reroute."""
     run: int = -1
-    """The live run; -1: none."""
+    """Number of the live run; -1 in micro-batches."""
 
 
 @dataclass(frozen=True)
 class NeedKeys:
-    """Entries of these keys, which may exist at a source, or else in the store."""
+    """A need for the entries of these keys, which may exist at a source, or else in the store."""
 
     parts: tuple[tuple[FrozenCopy | None, Keys], ...]
+    """Keys to fetch, grouped by source; None means the store."""
     changes: int
-    """What the residence counted when it was asked: an answer to an older count is worthless."""
+    """`Residence.changes` at the time of the request. An answer is dropped if that has changed."""
     version: int
-    """The store is asked for this version."""
+    """Version to read from the store."""
     arrivals: int = 0
-    """What the residence counted of slots that came: of later ones the answer tells nothing."""
+    """`Residence.arrivals` at the time of the request. The answer does not hold for slots that came later."""
 
 
 @dataclass(frozen=True)
 class NeedDue:
-    """Entries of these slots whose columns are not zero and at most the limit."""
+    """A need for the due entries of these slots: those with a nonzero column that is at most its limit."""
 
     parts: tuple[tuple[FrozenCopy | None, Array], ...]
     limits: dict[str, int]
@@ -69,14 +70,14 @@ class NeedDue:
 
 @dataclass(frozen=True)
 class NeedSlots:
-    """These slots, complete: they are being brought already."""
+    """A need for these slots as a whole. The background thread already fetches them."""
 
     slots: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A slot to be brought whole, in the background."""
+    """A slot to fetch as a whole, in the background."""
 
     slot: int
     source: FrozenCopy | None
@@ -89,37 +90,40 @@ Need = NeedKeys | NeedDue | NeedSlots
 
 
 class Residence:
-    """The slots of one host. Plain arrays by slot; all changes come from `Holdings`."""
+    """The slots of one host, as plain arrays indexed by slot. Only `Holdings` changes them."""
 
     def __init__(self, slots: int) -> None:
         self.owned = np.zeros(slots, np.bool_)
         self.partial = np.zeros(slots, np.bool_)
         self.whole = np.zeros(slots, np.bool_)
-        """Rows of these wait until the slot is complete."""
+        """Whether rows of a slot wait until it is complete."""
         self.wanted = np.zeros(slots, np.bool_)
-        """To be brought in the background."""
+        """Whether a slot is to be fetched in the background."""
         self.frozen = np.full(slots, _NEVER, np.int64)
-        """The version, or number of the reroute, at which a slot was given away."""
+        """Version, or number of the reroute, at which a slot left."""
         self.frozen_run = np.full(slots, -1, np.int64)
-        """The live run of that reroute; -1: it was at a version."""
+        """Live run of that reroute; -1 if the slot left at a version."""
         self.frozen_complete = np.zeros(slots, np.bool_)
-        """It was complete then: what the copy lacks does not exist."""
+        """Whether a slot was complete when it left. If so, a key that is not in the copy has no state."""
         self.came = np.full(slots, -1, np.int64)
-        """The version from which on the store has all that was changed before a slot came here."""
+        """First version at which the store has all changes of a slot from before it came here."""
         self.released = np.zeros(slots, np.bool_)
-        """Copies that nobody needs any more, and that may still be in the table."""
+        """Whether a slot's copy is no longer needed, but may still be in the table."""
         self.left = np.zeros(slots, np.bool_)
-        """Given away since the last cut."""
+        """Whether a slot has left since the last cut."""
         self.store_version = -1
-        """What the store is asked for must be at least of this version."""
+        """Lowest version that may be read from the store."""
         self.changes = self.arrivals = 0
-        """Count what makes answers that are still on their way worthless: all, or of what is due, and
-        of slots that came since."""
+        """Counters of what makes answers on their way obsolete.
+
+        A new value of `changes` makes all of them obsolete. A new value of `arrivals` makes those obsolete
+        that concern due entries, or slots that came since.
+        """
         self.arrived = np.zeros(slots, np.int64)
-        """The arrival with which a slot came."""
+        """Value of `arrivals` when a slot came."""
         self._source: list[FrozenCopy | None] = [None] * slots
         self._kept = [(-1, self._standing())]
-        """(version, how the slots stood): the newest that is durable, then each cut since."""
+        """(version, state of the slots) of the newest durable version, then of each cut since."""
 
     @property
     def any_partial(self) -> bool:
@@ -127,17 +131,17 @@ class Residence:
 
     @property
     def awaited(self) -> int:
-        """How many slots are partial and have a source: a previous host is still needed for them."""
+        """Number of partial slots that have a source: their previous host is still needed."""
         return sum(self._source[slot] is not None for slot in np.flatnonzero(self.partial).tolist())
 
-    # -- slots change hands
+    # -- slots change owners
 
     def assign(self, order: Assignment) -> Array:
-        """Own these slots from now on. Returns those that come anew, and must not be in the table."""
+        """Own exactly these slots from now on. Return the new ones, which must not be in the table."""
         owned = np.zeros(len(self.owned), np.bool_)
         owned[list(order.owned)] = True
         version = order.version
-        # given away at this very version: nobody has changed it since
+        # These slots left at this very version, so nobody has changed them since.
         back = (self.frozen == version) & (self.frozen_run < 0) & self.frozen_complete
         fresh = owned & ~self.owned & ~back
         self.frozen[owned & ~self.owned] = _NEVER
@@ -145,7 +149,7 @@ class Residence:
         if version >= 0:
             self.partial[fresh] = True
             self.whole[fresh] = order.whole
-            # also what came earlier at another pace
+            # This includes slots that came earlier, with another pace.
             self.wanted[:] = owned & self.partial & (order.whole or order.trickle_mb_s > 0)
         for incoming in order.incoming:
             source = None if incoming.location is None else FrozenCopy(incoming.location, version)
@@ -159,12 +163,12 @@ class Residence:
         return np.flatnonzero(fresh)
 
     def give(self, slots: Array, number: int, run: int) -> None:
-        """A reroute has taken these slots away: what is here of them is a copy for their new owner."""
+        """Give up these slots because of a reroute. Their entries become a copy for the new owner."""
         self._freeze(slots, number, run)
         self.owned[slots], self.left[slots] = False, True
 
     def take(self, slots: Array, source: FrozenCopy | None, whole: bool, wanted: bool) -> Array:
-        """A reroute has brought these slots. Returns those of which the table may hold an old copy."""
+        """Own these slots because of a reroute. Return those of which the table may hold an old copy."""
         stale: Array = slots[(self.frozen[slots] != _NEVER) | self.released[slots]]
         self.owned[slots] = self.partial[slots] = True
         self.whole[slots], self.wanted[slots] = whole, whole or wanted
@@ -173,7 +177,7 @@ class Residence:
         for slot in slots.tolist():
             self._source[slot] = source
         for _, kept in self._kept:
-            # the old copy goes: who goes back brings it from the store, as of where it goes back to
+            # The old copy is dropped: after a rollback the slot is fetched from the store instead.
             kept["partial"][stale] = kept["owned"][stale]
             kept["frozen"][stale] = _NEVER
             for slot in stale.tolist():
@@ -183,7 +187,7 @@ class Residence:
         return stale
 
     def awaits(self, slots: Array, arrivals: int) -> Array:
-        """Which of these slots are still here that were when so many had arrived."""
+        """Tell for each slot whether it is owned and came no later than this value of `arrivals`."""
         here: Array = self.owned[slots] & (self.arrived[slots] <= arrivals)
         return here
 
@@ -192,10 +196,10 @@ class Residence:
         self.frozen_complete[slots] = ~self.partial[slots]
         self.partial[slots] = self.whole[slots] = self.wanted[slots] = False
 
-    # -- who is asked
+    # -- sources
 
     def by_source(self, slots: Array) -> list[tuple[FrozenCopy | None, Array]]:
-        """Places in `slots`, grouped by who is asked for them."""
+        """Group the indices of `slots` by the source that they are fetched from."""
         groups: dict[FrozenCopy | None, list[int]] = {}
         for slot in np.unique(slots).tolist():
             groups.setdefault(self._source[slot], []).append(slot)
@@ -205,39 +209,41 @@ class Residence:
         return self._source[slot]
 
     def source_gone(self, source: FrozenCopy) -> None:
-        """The previous host does not answer any more: its slots are asked for in the store."""
+        """Fetch this source's slots from the store from now on: the previous host no longer answers."""
         for sources in self._all_sources():
             sources[:] = [None if known == source else known for known in sources]
 
     def holds(self, slots: Array, version: int, run: int) -> Array:
-        """Which of these slots are frozen here as of that version, or reroute of a live run."""
+        """Tell for each slot whether it is frozen here at that version, or that reroute of a live run."""
         held: Array = (self.frozen[slots] == version) & (self.frozen_run[slots] == run)
         return held
 
     def complete(self, slot: int) -> None:
-        """All entries of a slot are here."""
+        """Mark a slot as complete."""
         self.partial[slot] = self.whole[slot] = self.wanted[slot] = False
 
-    # -- what a host may go back to
+    # -- rollback
 
     def cut(self, epoch: int) -> None:
-        """An epoch ends here."""
+        """End an epoch, and remember the state of the slots."""
         self.came[self.came == NOT_CUT] = epoch
         self.left[:] = False
         self._kept.append((epoch, self._standing()))
 
     def cuts(self, version: int) -> int:
-        """How many cuts are durable if that version is."""
+        """Return the number of cuts that are durable if that version is."""
         return sum(epoch <= version for epoch, _ in self._kept[1:])
 
     def settle(self, cuts: int | None = None) -> None:
-        """So many cuts are durable; without a number, all that is here is."""
+        """Note that this many cuts are durable; without a number, that all current state is."""
         self._kept = [(0, self._standing())] if cuts is None else self._kept[cuts:]
 
     def roll_back(self, version: int) -> Array:
-        """All is as it was at the newest durable version. Entries that came since are forgotten, and so
-        may be older ones of slots that have left and come back: the store is asked for that version.
-        Returns the slots that came since, and are not here any more."""
+        """Restore the slots of the newest durable version. Return those that came since and are gone now.
+
+        Entries that came since are lost, and maybe older ones of slots that have left and come back. So
+        the store must be read at that version or a later one.
+        """
         self.store_version = max(self.store_version, version)
         durable = self._kept[0][1]
         gone: Array = np.flatnonzero(self.owned & ~durable["owned"])
@@ -250,8 +256,10 @@ class Residence:
         return gone
 
     def evicted(self, version: int) -> None:
-        """Entries were dropped at a durable version: the store has them, and nobody else surely. Also
-        of copies that are not in the store yet, as far as they are there."""
+        """Note that entries were dropped at a durable version: only the store is sure to have them.
+
+        Copies may have lost entries too, as far as the store has them.
+        """
         self.partial |= self.owned
         self.frozen_complete[:] = False
         for _, kept in self._kept:
@@ -261,8 +269,10 @@ class Residence:
         self.forgot_absent(version)
 
     def forgot_absent(self, version: int, fresh: Array | tuple[int, ...] = ()) -> None:
-        """It is no longer known which keys were removed here: only the store can tell. Of slots
-        that have just come nothing was removed."""
+        """Use the store as the only source: the table has forgotten which keys were removed.
+
+        Slots that have just come keep their source, because none of their keys were removed here.
+        """
         just_came = self.came > version
         just_came[np.asarray(fresh, np.int64)] = True
         for sources in self._all_sources():
@@ -271,7 +281,7 @@ class Residence:
         self.changes += 1
 
     def forget_copies(self) -> None:
-        """Nobody needs copies of slots that are durable elsewhere."""
+        """Release the copies of slots that had left by the newest durable version."""
         durable = self._kept[0][1]["frozen"] != _NEVER
         self.released |= durable
         for frozen in (self.frozen, *(kept["frozen"] for _, kept in self._kept)):
@@ -279,7 +289,7 @@ class Residence:
 
     @property
     def copies(self) -> Array:
-        """The slots of which the table holds a frozen copy."""
+        """Slots of which the table holds a frozen copy."""
         return np.flatnonzero(self.frozen != _NEVER)
 
     def _standing(self) -> dict[str, Any]:

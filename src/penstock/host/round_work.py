@@ -1,8 +1,8 @@
-"""How the rounds of a live run are done: one after the other, or overlapped on all cores.
+"""Executors for the rounds of a live run: one round after the other, or overlapped on all cores.
 
-A round is one chunk of rows that a step takes in, or what time makes due in it: `begin`, the work itself,
-`close`, and the table's `step`. `Rounds` decides which rounds there are, and in which order; whoever does
-them may overlap them where that makes no difference. `drain` gives their answers, in that order.
+A round applies one chunk of rows to a step, or fires its due entries: `begin`, the work itself, `close`,
+and the table's `step`. `Rounds` decides which rounds there are, and in which order. An executor may overlap
+them where that makes no difference. `drain` returns their answers, in that order.
 """
 
 from __future__ import annotations
@@ -16,51 +16,51 @@ from penstock.operators.operator import Answer, EpochTime, Operator
 
 
 class RoundWork(Protocol):
-    """What does rounds. Used by one thread."""
+    """An executor of rounds. Used by one thread."""
 
     apart: bool
-    """Whether each courier's rows must be in rounds of their own."""
+    """Whether rows of different couriers must be in different rounds."""
     answers_back: bool
-    """Whether what a courier's rows cause goes to that courier, without saying so by places."""
+    """Whether the output of a courier's rows goes back to that courier, without places that say so."""
     overlaps: bool
-    """Whether it works on chunks while others are submitted."""
+    """Whether chunks are worked on while others are submitted."""
 
     @property
     def due_columns(self) -> tuple[str, ...]:
-        """The columns that `due` may name."""
+        """Names of the columns that `due` may return."""
         ...
 
     def due(self, time: EpochTime) -> dict[str, int]:
-        """Column -> the greatest value that is due at a time."""
+        """Return, for each column of due times, the greatest value that is due at a time."""
         ...
 
     def least(self, name: str, above: int) -> int | None:
-        """The least value of a column of due times above a limit; None: there is none."""
+        """Return the least value above a limit in a column of due times; None if there is none."""
         ...
 
     def fire(self, time: EpochTime) -> Answer:
-        """Give what is due at this time, while nothing is under way."""
+        """Fire the entries that are due at this time. Called only while no round is running."""
         ...
 
     def submit(self, chunk: ChannelChunk) -> None:
-        """Begin a round of rows, which says so."""
+        """Begin the round of a chunk, whose `round` is set."""
         ...
 
     def drain(self) -> list[Rounded]:
-        """Wait until all rounds are over; gives their answers."""
+        """Wait until all rounds are finished, and return their answers."""
         ...
 
     def abandon(self) -> None:
-        """Drop all rounds that are not over: something has gone wrong, and state must be rolled back."""
+        """Drop all rounds that are not finished, after an error. State must then be rolled back."""
         ...
 
     def spent(self) -> list[tuple[int, float]] | None:
-        """Records and seconds of each step of a chain since this was last asked; None: there is one step."""
+        """Return records and busy seconds of each step of a chain since the last call; None for one step."""
         ...
 
 
 class SerialWork:
-    """One round after the other, in the thread that calls."""
+    """Runs one round after the other, in the calling thread."""
 
     overlaps = answers_back = False
 
@@ -98,8 +98,10 @@ class SerialWork:
 
 
 class PartedWork(SerialWork):
-    """A step in parts: each part does the rounds of its rows one after the other, and parts do not wait for
-    one another. So chunks of all couriers overlap."""
+    """Runs the rounds of a step in parts, so that chunks of all couriers overlap.
+
+    Each part does its own rounds one after the other. Parts do not wait for one another.
+    """
 
     operator: PartedOperator
     overlaps = True
@@ -125,7 +127,7 @@ def _fired(operator: Operator) -> Answer:
 
 
 def work_of(operator: Operator) -> RoundWork:
-    """What does the rounds of a step on this host."""
+    """Return the executor for a step's rounds: overlapped if it has parts and several workers."""
     if isinstance(operator, PartedOperator) and operator.workers > 1:
         return PartedWork(operator)
     return SerialWork(operator)

@@ -1,24 +1,24 @@
-"""The host in a live run, a pure state machine: frames of couriers in, answers out.
+"""A host in a live run, as a pure state machine: frames of couriers in, answers out.
 
-No sockets, no threads: `host.streams` is the shell around it. A courier's frames come in their order.
-What they bring is applied in *rounds*, whatever has come by then in one; control messages are points
-in each courier's stream:
+It uses no sockets and no threads: `host.streams` is the shell around it. Each courier's frames come in
+order. Their rows are applied in *rounds*: a round takes all rows that have arrived by then. Control messages
+are points in each courier's stream:
 
-- a *checkpoint*: what lies behind it in one stream waits until it has come in all (*aligned*). Then what
-  changed since the last one is gathered, and the next epoch begins;
-- a *reroute*: a host that slots come to owns them from the first copy of the message on. One that they
-  leave gives them away when the message has come from all couriers: no more rows of them can come.
+- A *checkpoint*: frames after it in one stream wait until it has come in all streams (alignment). Then the
+  changes since the last checkpoint are gathered, and the next epoch begins.
+- A *reroute*: the new host of a slot owns it from the first copy of the message on. The old host gives it
+  up when the message has come from all couriers, because then no more rows of it can come.
 
-Rows whose state is not here are held back, key by key and in order, until it has been fetched; all
-others go first. Neither time nor a checkpoint passes rows that are held, and their slots stay.
+Rows whose state is missing are held back, key by key and in order, until it has been fetched. All other
+rows overtake them. Neither time nor a checkpoint overtakes held rows, and their slots do not leave.
 
-Where more than a round of rows waits, a reroute overtakes those that it does not concern: slots come with
-the first copy that is in a queue, and they leave when all are, after their own rows, which are taken out of
-the queues. It overtakes no checkpoint. Couriers hear of it in its turn, and until then time stands still:
-they must not take a watermark for one of the slots that have left.
+If more than a round of rows waits, a reroute overtakes the rows that it does not concern. Slots come with
+the first copy of the message that is in a queue. They leave when all copies are in queues, after their own
+rows, which are taken out of the queues. A reroute overtakes no checkpoint. Couriers are told of it in its
+turn, and until then time stands still: they must not apply a watermark to slots that have left.
 
-Output goes to one courier. In a flow that is ordered a round is of one courier's rows, and what they cause
-goes back to that courier, with places; what time makes due goes to one courier for all hosts of the step.
+Output goes to one courier. In an ordered flow a round has the rows of one courier, and their output goes
+back to that courier, with places. Rows that fire go to one courier, the same one for all hosts of the step.
 """
 
 from __future__ import annotations
@@ -59,96 +59,101 @@ from penstock.wire.live import (
 )
 
 MOST_ROWS = 1 << 16
-"""Rows of a round after which it takes in no more chunks, and answers: they should not wait for long. If more
-wait, messages overtake."""
+"""Number of rows after which a round takes no more chunks, so that answers do not wait for long.
+
+If more rows than that wait, reroutes overtake them.
+"""
 _UNKNOWN = Time(None)
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What goes to a courier: rows of the step's output, facts, or both."""
+    """A message to a courier: rows of the step's output, facts, or both."""
 
     courier: int
     rows: pa.RecordBatch | None = None
     back: Back | None = None
 
     def with_facts(self, facts: Back) -> Sent:
-        """The same, with what a courier is told after each work besides."""
+        """Return the same message with the progress that a courier hears after each `work` added."""
         if self.back is not None:
             names = ("took", "done", "watermark_ms", "busy_us")
-            told = {name: getattr(facts, name) for name in names}
+            progress = {name: getattr(facts, name) for name in names}
             if facts.watermark_ms is None:
-                del told["watermark_ms"]
-            facts = replace(self.back, **told)
+                del progress["watermark_ms"]
+            facts = replace(self.back, **progress)
         return Sent(self.courier, self.rows, facts)
 
 
 @dataclass(frozen=True)
 class GatheredEpoch:
-    """What a host has to write of an epoch; later deltas win over earlier ones."""
+    """The deltas of an epoch that a host has to write. Later deltas win over earlier ones."""
 
     epoch: int
     deltas: tuple[pa.Table, ...]
     vitals: HostVitals
     place: int = 0
-    """The number of the step, in a host of several."""
+    """Number of the step, in a host of several steps."""
 
 
 @dataclass
 class Worked:
-    """What came of some work."""
+    """The outcome of `Rounds.work`, for the shell to carry out."""
 
     sent: list[Sent] = field(default_factory=list)
     needs: list[Need] = field(default_factory=list)
-    """To be fetched; `Rounds.fetched` wants to hear of each."""
+    """State to fetch. The shell calls `Rounds.fetched` after each of them."""
     gathered: list[GatheredEpoch] = field(default_factory=list)
     acted: bool = False
-    """A message was acted on: whoever waits for copies of slots may have them now."""
+    """Whether a message took effect, so that requests for copies of slots may be answered now."""
     trickle_mb_s: float | None = None
-    """The new pace of what is brought in the background."""
+    """New rate of background fetching, in megabytes per second; None: unchanged."""
     rows: int = 0
+    """Number of rows that were applied."""
     busy_s: float = 0.0
+    """Seconds spent on them."""
     more: bool = False
-    """There is more to do at once."""
+    """Whether there is more to do at once."""
 
 
 @dataclass
 class _Courier:
-    """What is known of a courier."""
+    """A courier's queue of frames, and the progress that it was told."""
 
     frames: deque[tuple[Frame, pa.RecordBatch | None, int]] = field(default_factory=deque)
-    """What came from it, and has not been looked at: frame, rows, their bytes."""
+    """Queue of frames that were not taken yet: (frame, rows, bytes of the rows)."""
     waiting: int = 0
-    """Bytes of rows in there."""
+    """Bytes of rows in the queue."""
     rows: int = 0
-    """Rows in there."""
+    """Number of rows in the queue."""
     ahead: deque[Message] = field(default_factory=deque)
-    """Messages in there."""
+    """Control messages in the queue."""
     time: Time = _UNKNOWN
     barrier: CheckpointMessage | None = None
-    """The checkpoint that it has come to, while others have not."""
+    """Checkpoint at which this courier's stream waits for the others."""
     left: bool = False
+    """Whether the courier has left the run."""
     wakes: bool = False
-    """It was idle, and waits to be told the host's watermark before it sends rows again."""
+    """Whether it was idle, and waits for the host's watermark before it sends rows again."""
     newest: int = -1
-    """Its newest chunk that was looked at."""
+    """Number of the newest chunk that was taken."""
     looked_at: list[int] = field(default_factory=list)
-    """Its chunks of which it was not told that they were applied, though they were looked at."""
-    told: int = -1
-    """Up to which chunk it knows that all were applied."""
+    """Numbers of chunks that were taken, and not yet confirmed to the courier as applied."""
+    confirmed: int = -1
+    """Number of the chunk up to which the courier was told that all were applied."""
     busy_s: float = 0.0
-    """Work since it was last told of some."""
+    """Seconds of work that the courier was not told of yet."""
 
     @property
     def next_reroute(self) -> Message | None:
-        """The reroute among its frames that no other message lies before, if there is one."""
+        """The reroute that is the next message in the queue; None if the next message is another one."""
         ahead = self.barrier is None and self.ahead and self.ahead[0].reroute is not None
         return self.ahead[0] if ahead else None
 
     def pull(
         self, of: Callable[[str, pa.RecordBatch], Array]
     ) -> Iterator[tuple[Chunk, pa.RecordBatch]]:
-        """Take rows out of its frames, those before the next message for which a function says so."""
+        """Take those rows out of the queue, before its next message, that a function selects."""
         frames = list(self.frames)
         for place, (frame, batch, nbytes) in enumerate(frames):
             if frame.message is not None:
@@ -164,8 +169,10 @@ class _Courier:
         self.frames = deque(frames)
 
     def applied(self, held: set[int]) -> tuple[int, tuple[int, ...]]:
-        """The chunk up to which all were applied, and later ones that were since this was last asked, while
-        rows of these are held."""
+        """Return the chunk up to which all were applied, and later chunks applied since the last call.
+
+        `held` has the numbers of the chunks of which rows are held.
+        """
         took = min([self.newest, *(number - 1 for number in held)])
         done = tuple(n for n in self.looked_at if n > took and n not in held)
         self.looked_at = [n for n in self.looked_at if n in held]
@@ -186,44 +193,48 @@ class Rounds:
         work: RoundWork | None = None,
         behind: Sequence[Holdings] = (),
     ) -> None:
-        """A host of all steps has its own way to `work`, and what it holds of the steps `behind` the first:
-        all of that is there when the run begins, and stays."""
+        """Begin a run at the version of the holdings.
+
+        A host of all steps passes its own executor as `work`, and the holdings of the steps `behind` the
+        first. Their state is complete when the run begins, and no slot of theirs moves.
+        """
         assert holdings.version is not None
         self.run, self.epoch = run, holdings.version + 1
         self.acted = -1
-        """The newest message that was acted on."""
+        """Number of the newest control message that took effect."""
         self._holdings, self._operator, self._host = holdings, holdings.operator, host
         self._all = (holdings, *behind)
         self._couriers = [_Courier() for _ in range(couriers)]
         self._work = work_of(holdings.operator) if work is None else work
-        # what falls due in several hosts can only be put in order where all of it is
+        # Rows that fire on several hosts can only be sorted in one place.
         self._ordered = self._operator.ordered
         step = host.rpartition("/")[0]
         self._output = output_courier(step if self._ordered else host, couriers)
         self.refill: Callable[[], None] = lambda: None
-        """Called for frames that have come meanwhile: whoever has some lets `receive` know."""
+        """Callback that passes newly arrived frames to `receive`."""
         self._clock = clock
         self._messages: dict[int, tuple[Message, set[int]]] = {}
-        """Reroutes and the like that have not come from all couriers, and from whom they have."""
-        self._pulled = self._given = -1
-        """The newest reroute that has overtaken rows, and the newest whose slots have left."""
+        """Control messages, by number, that have not come from all couriers yet; and from whom they have."""
+        self._pulled = self._left = -1
+        """Numbers of the newest reroute that has overtaken rows, and of the newest whose slots have left."""
         self._held = HeldRows(holdings, by_slot=self._ordered)
         self._needs: list[Need] = []
-        """What has to be fetched, and was not told of."""
+        """State to fetch that `work` has not returned yet."""
         self.time = RunTime(holdings, self._work, now_ms, self._needs)
         self._behind: int | None = None
-        """The newest reroute that was acted on, while what is due of its slots has not fired."""
-        self._told: int | None = None
+        """Newest reroute in effect, while due entries of its slots have not fired; None otherwise."""
+        self._sent_watermark: int | None = None
+        """Watermark that couriers were last told."""
         self._rows, self._busy_s = 0, 0.0
 
-    # -- what happens
+    # -- events
 
     def receive(
         self, courier: int, frame: Frame, rows: pa.RecordBatch | None = None, nbytes: int = 0
     ) -> None:
-        """A courier's next frame, and the bytes of its rows."""
+        """Queue a courier's next frame, with its rows and their size in bytes."""
         if not 0 <= courier < len(self._couriers) or (frame.chunk is None) != (rows is None):
-            raise ProtocolError(f"courier {courier} has sent a frame that cannot be: {frame}")
+            raise ProtocolError(f"courier {courier} sent an invalid frame: {frame}")
         sender = self._couriers[courier]
         sender.frames.append((frame, rows, nbytes))
         sender.waiting += nbytes
@@ -233,15 +244,15 @@ class Rounds:
             sender.ahead.append(frame.message)
 
     def waiting(self, courier: int) -> int:
-        """Bytes of a courier's rows that were not looked at."""
+        """Return the bytes of a courier's rows in its queue."""
         return self._couriers[courier].waiting
 
     def has_left(self, courier: int) -> bool:
-        """Whether a courier sends nothing more, and all that it sent was looked at."""
+        """Tell whether a courier has left, and all its frames were taken."""
         return self._couriers[courier].left
 
     def fetched(self, need: Need) -> None:
-        """What was needed has been installed, or could not be."""
+        """Note that a fetch is finished, with or without success."""
         if isinstance(need, NeedDue):
             self.time.fetched()
         else:
@@ -249,17 +260,17 @@ class Rounds:
         self.state_came()
 
     def state_came(self) -> None:
-        """Entries or whole slots were installed."""
+        """Note that entries or whole slots were installed."""
         self._held.state_came()
 
     def spent(self, seconds: float) -> None:
-        """Note time that went into rows."""
+        """Add seconds spent on rows."""
         self._busy_s += seconds
         for courier in self._couriers:
             courier.busy_s += seconds
 
     def spent_on(self, outcome: Worked, seconds: float) -> None:
-        """Note time that went into what is about to be told, and tell it."""
+        """Add seconds spent on an outcome that was not sent yet, and include them in its messages."""
         self.spent(seconds)
         last = {sent.courier: place for place, sent in enumerate(outcome.sent) if sent.back}
         for number, place in last.items():
@@ -270,11 +281,13 @@ class Rounds:
             courier.busy_s = 0.0
 
     def work(self) -> Worked:
-        """Do what can be done now; of many rows, a part: then there is `more`. So answers leave, and others
-        can ask for slots that were given away."""
+        """Do what can be done now. If there are many rows, do part of them, and set `more` in the outcome.
+
+        Between two calls answers leave, and other hosts can fetch slots that have left.
+        """
         outcome = Worked()
         while self._advance(outcome):
-            overtook = outcome.acted and self._given > self.acted
+            overtook = outcome.acted and self._left > self.acted
             if outcome.rows >= MOST_ROWS or overtook:
                 outcome.more = True
                 break
@@ -283,15 +296,15 @@ class Rounds:
         return outcome
 
     def wakes_in_ms(self) -> int | None:
-        """When to work again at the latest, if nothing comes; None: need not."""
+        """Return the milliseconds after which to call `work` again if no frame comes; None: not needed."""
         return self.time.wakes_in_ms(self.epoch)
 
     # -- a round
 
     def _advance(self, outcome: Worked) -> bool:
-        """One round, and what follows from it; False if there was nothing to do."""
+        """Do one round and its consequences; False if there was nothing to do."""
         self.time.go_on()
-        behind = -1 if self._given > self.acted else self._held.first_serial
+        behind = -1 if self._left > self.acted else self._held.first_serial
         fires = self.time.passes(behind, self.epoch)
         pieces, need = self._held.released()
         self._ask_for(need)
@@ -309,8 +322,10 @@ class Rounds:
         )
 
     def _round(self, pieces: list[Piece], fires: bool, outcome: Worked) -> None:
-        """Let time make due what it does, and rows be taken in: one round for all, or for each courier's.
-        Where rounds overlap, those of rows that come meanwhile begin before these are over."""
+        """Fire due entries and apply rows, in one round for all couriers or one for each.
+
+        Where rounds overlap, rounds of newly arrived rows begin before these are finished.
+        """
         began, work, rows = self._clock(), self._work, 0
         time = self.time.now(self.epoch)
         rounded: list[Rounded] = []
@@ -327,27 +342,27 @@ class Rounds:
         except BaseException:
             work.abandon()
             raise
-        for one in rounded:
-            self._give(one, outcome)
+        for result in rounded:
+            self._give(result, outcome)
         took_s = self._clock() - began
         self._rows += rows
         outcome.rows, outcome.busy_s = outcome.rows + rows, outcome.busy_s + took_s
         self.spent(took_s)
 
     def _chunks(self, pieces: list[Piece], time: EpochTime) -> Iterator[ChannelChunk]:
-        """Rows, put together as far as they may be."""
+        """Yield the rows as chunks, with neighbours joined where that is allowed."""
         apart = self._work.apart
 
         def alike(piece: Piece) -> tuple[str, pa.Schema, int]:
             return piece[0], piece[1].schema, piece[2] if apart else NOBODY
 
-        for (kind, _, courier), some in groupby(pieces, alike):
-            batches = [batch for _, batch, _ in some]
+        for (kind, _, courier), group in groupby(pieces, alike):
+            batches = [batch for _, batch, _ in group]
             whole = batches if len(batches) == 1 else [pa.concat_batches(batches)]
             yield ChannelChunk(kind, *split_serial(whole, courier), Round(courier, time))
 
     def _more(self, most: int) -> list[Piece]:
-        """Rows that have come meanwhile, and can be applied before anything else is looked at."""
+        """Return newly arrived rows, up to this many, that can be applied before anything else is taken."""
         pieces = list[Piece]()
         if self._holdings.residence.any_partial or self._held.chunks:
             return pieces
@@ -363,8 +378,11 @@ class Rounds:
         return pieces
 
     def _give(self, rounded: Rounded, outcome: Worked) -> None:
-        """Output goes to one courier, so that it keeps its order; where the flow is ordered, each row goes
-        to the courier of the record that has caused it."""
+        """Add the output of a round to the outcome.
+
+        It goes to one courier, so that it keeps its order. In an ordered flow each row goes to the courier
+        of the record that caused it.
+        """
         answer, taker = rounded.answer, self._taker
         self.time.note_due(answer.due)
         if self._work.answers_back and rounded.round.courier != NOBODY:
@@ -390,18 +408,19 @@ class Rounds:
 
     @property
     def _taker(self) -> int:
+        """Number of the courier that gets the output: the chosen one, or the first if that one has left."""
         numbers = [n for n, courier in enumerate(self._couriers) if not courier.left]
         return self._output if self._output in numbers or not numbers else numbers[0]
 
     @property
     def _active(self) -> set[int]:
-        """The couriers that may still send something."""
+        """Numbers of the couriers that have not left."""
         return {n for n, courier in enumerate(self._couriers) if not courier.left}
 
     # -- frames
 
     def _absorb(self, pieces: list[Piece], outcome: Worked) -> bool:
-        """Look at what has come, each courier's in its order, as far as it can be done in one round."""
+        """Take frames from the queues, each courier's in order, up to one round; tell if there were any."""
         rows, moved = sum(batch.num_rows for _, batch, _ in pieces), False
         held = len(self._held.chunks)
         for number, frame, batch in self._frames():
@@ -433,8 +452,10 @@ class Rounds:
             pieces.append((chunk.kind, free, courier))
 
     def _overtakes(self, pieces: list[Piece], outcome: Worked) -> bool:
-        """Let reroutes overtake rows that they do not concern, if many wait; gives whether rows of slots
-        that leave come first for it."""
+        """Let reroutes overtake rows that they do not concern, if many rows wait.
+
+        Returns whether the rows of slots that leave were taken out of the queues.
+        """
         if self._ordered or sum(courier.rows for courier in self._couriers) <= MOST_ROWS:
             return False
         following = {n: self._couriers[n].next_reroute for n in self._active}
@@ -453,8 +474,8 @@ class Rounds:
 
         def moving(kind: str, batch: pa.RecordBatch) -> Array:
             (keys,) = self._operator.keys(kind, [batch])
-            found: Array = moves[slots_of(keys.hashes, len(moves))]
-            return found
+            leaves: Array = moves[slots_of(keys.hashes, len(moves))]
+            return leaves
 
         held, self._pulled = len(self._held.chunks), number
         for n in behind:
@@ -468,7 +489,7 @@ class Rounds:
             self._needs.append(need)
 
     def _frames(self) -> Iterator[tuple[int, Frame, pa.RecordBatch | None]]:
-        """What has come from couriers that are not at a checkpoint: of each in turn, and in its order."""
+        """Take frames of couriers that are not at a checkpoint: one of each in turn, each in order."""
         going = True
         while going:
             going = False
@@ -505,12 +526,12 @@ class Rounds:
             self._takes(message.reroute, outcome)
 
     def _leaving(self, message: Message) -> list[int]:
-        """The slots that a message takes away from here."""
+        """Return the slots that a message moves away from this host."""
         handings = message.reroute.handings if message.reroute is not None else ()
         return [slot for h in handings if h.source == self._host for slot in h.slots]
 
     def _takes(self, reroute: Reroute, outcome: Worked) -> None:
-        """Own the slots that come here from now on."""
+        """Own the slots that a reroute moves to this host."""
         for handing in reroute.handings:
             must_be_slots(handing.slots, len(self._held.slots))
             if handing.target == self._host:
@@ -521,15 +542,15 @@ class Rounds:
                 outcome.trickle_mb_s = reroute.trickle_mb_s
 
     def _acts(self, outcome: Worked) -> bool:
-        """Give away what goes elsewhere, once nothing more of it can come; tell couriers so."""
+        """Give up the slots of reroutes, once no more rows of them can come, and tell the couriers."""
         acted, active = False, self._active
         for number, (message, seen) in sorted(self._messages.items()):
             leave, passed = self._leaving(message), active <= seen
             if not (passed or number == self._pulled) or self._held.slots[leave].any():
                 break
-            if leave and number > self._given:
+            if leave and number > self._left:
                 self._holdings.give(np.array(leave, np.int64), number, self.run)
-                self._given, acted, outcome.acted = number, True, True
+                self._left, acted, outcome.acted = number, True, True
             if not passed:
                 break
             del self._messages[number]
@@ -540,7 +561,7 @@ class Rounds:
         return acted
 
     def _catches_up(self, outcome: Worked) -> bool:
-        """Tell couriers when all that came with slots, and was due before, has fired."""
+        """Tell couriers when all entries that came with slots, and were already due, have fired."""
         if self._behind is None:
             return False
         if not self.time.has_fired(self.epoch):
@@ -552,7 +573,7 @@ class Rounds:
     # -- checkpoints
 
     def _cuts(self, outcome: Worked) -> bool:
-        """End the epoch if all couriers have come to the checkpoint, and all before it is done."""
+        """End the epoch if the checkpoint has come from all couriers and all work before it is done."""
         barriers = [courier.barrier for courier in self._couriers if not courier.left]
         if not barriers or any(barrier is None for barrier in barriers):
             return False
@@ -561,7 +582,7 @@ class Rounds:
         checkpoint = barriers[0]
         assert checkpoint is not None
         if any(barrier != checkpoint for barrier in barriers):
-            raise ProtocolError(f"couriers have come to different checkpoints: {barriers}")
+            raise ProtocolError(f"couriers are at different checkpoints: {barriers}")
         spent = self._work.spent() or [(self._rows, self._busy_s)]
         for place, (holdings, (rows, busy_s)) in enumerate(zip(self._all, spent, strict=True)):
             vitals = holdings.vitals(rows, busy_s * 1000)
@@ -581,7 +602,7 @@ class Rounds:
     # -- the end
 
     def _ends(self, outcome: Worked) -> bool:
-        """Close everything when the input of all couriers has ended."""
+        """Close all windows when the input of all couriers has ended."""
         times = [courier.time for courier in self._couriers if not courier.left]
         busy = self._held.chunks or any(courier.frames for courier in self._couriers)
         if self.time.ended or busy or not times or not all(t.final for t in times):
@@ -593,13 +614,13 @@ class Rounds:
         self._tell_all(outcome, Back(final=True))
         return True
 
-    # -- what couriers are told
+    # -- messages to couriers
 
     def _tell_all(self, outcome: Worked, back: Back) -> None:
         outcome.sent.extend(Sent(number, None, back) for number in sorted(self._active))
 
     def _tell(self, outcome: Worked) -> None:
-        """Tell couriers what was applied, and how far time has come, together with what they get."""
+        """Tell couriers which chunks were applied, and the watermark, along with their other messages."""
         held: dict[int, set[int]] = {}
         for chunk in self._held.chunks:
             held.setdefault(chunk.courier, set()).add(chunk.number)
@@ -607,13 +628,13 @@ class Rounds:
         last = {sent.courier: place for place, sent in enumerate(outcome.sent)}
         for number in self._active:
             courier = self._couriers[number]
-            # one that wakes is told when no more can pass than that
-            news = watermark != self._told or (courier.wakes and not self.time.is_behind)
+            # A courier that wakes is told only when time has reached all known watermarks.
+            news = watermark != self._sent_watermark or (courier.wakes and not self.time.is_behind)
             took, done = courier.applied(held.get(number, set()))
-            if took == courier.told and not done and not news and number not in last:
+            if took == courier.confirmed and not done and not news and number not in last:
                 continue
             facts = Back(
-                took=None if took == courier.told else took,
+                took=None if took == courier.confirmed else took,
                 done=done,
                 watermark_ms=watermark if news else None,
                 busy_us=int(courier.busy_s * 1e6),
@@ -624,5 +645,5 @@ class Rounds:
                 outcome.sent.append(Sent(number, None, facts))
             else:
                 outcome.sent[place] = outcome.sent[place].with_facts(facts)
-            courier.told, courier.busy_s = took, 0.0
-        self._told = watermark
+            courier.confirmed, courier.busy_s = took, 0.0
+        self._sent_watermark = watermark

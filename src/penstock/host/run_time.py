@@ -1,4 +1,4 @@
-"""Time in a live run on one host: how far the couriers have come, and what falls due."""
+"""Time in a live run on one host: the watermarks of couriers, and the due times of entries."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from penstock.operators.operator import EpochTime
 from penstock.wire.live import Time
 
 FIRE_EVERY_MS = 10
-"""Pause between two rounds that fire, where no watermark asks for one."""
+"""Milliseconds between two rounds that fire by the clock. A new watermark may fire sooner."""
 _LOOK_EVERY_MS = 2
-"""Pause before a look whether what is due can fire."""
+"""Milliseconds before the next check whether due entries can fire."""
 _NEVER_DUE = 1 << 63
-"""Later than any due time, and than the limit of all times when the input has ended."""
+"""Time later than any due time, and than the limit used when the input has ended."""
 
 
 class RunTime:
-    """The watermark that has been passed, those that were heard, and when entries fall due.
+    """The current watermark of a run, watermarks still to come, and the due times of entries.
 
-    No watermark passes rows that are held, or entries elsewhere that may be due: what must be fetched first
-    is added to `needs`.
+    The watermark never overtakes rows that are held, or entries elsewhere that may be due. State that must
+    be fetched first is added to `needs`.
     """
 
     def __init__(
@@ -33,37 +33,39 @@ class RunTime:
         self._holdings, self._work = holdings, work
         self._clock, self._needs, self._now = now_ms, needs, 0
         self.watermark: int | None = None
-        """What has fired up to."""
+        """Current watermark in milliseconds; None before the first. Entries due by then have fired."""
         self.ended = False
         """Whether all input has ended, and everything has fired."""
         self._heard: deque[tuple[int, int]] = deque()
-        """Watermarks of all couriers that were not passed: (held chunks that are before it, watermark)."""
+        """Watermarks not reached yet: (serial number of the next chunk to be held then, watermark)."""
         self._asked = False
-        """Whether entries elsewhere that may be due were asked for."""
+        """Whether a request for due entries elsewhere is open."""
         self._floor: dict[str, int] = {}
-        """For each column of due times, what no entry here is below; none: not known."""
+        """Lower bound of all due times here, by column; a missing column means that it is unknown."""
         self._fired_ms = -FIRE_EVERY_MS
 
     @property
     def is_behind(self) -> bool:
-        """Whether watermarks were heard that have not been passed."""
+        """Whether couriers have sent watermarks that time has not reached yet."""
         return bool(self._heard)
 
     def now(self, epoch: int) -> EpochTime:
-        """The time of a round."""
+        """Return the time for a round of this epoch."""
         return EpochTime(epoch, self._now, self.watermark, self.ended)
 
     def go_on(self) -> None:
-        """Look at the clock."""
+        """Advance to the clock's time. Time never goes back."""
         self._now = max(self._now, self._clock())
 
     def fetched(self) -> None:
-        """What may be due has been installed, or could not be."""
+        """Note that the request for due entries is finished, with or without success."""
         self._asked = False
 
     def hear(self, times: Sequence[Time], before: int, epoch: int) -> bool:
-        """Take note of how far all couriers have come, after so many chunks that were held; gives whether
-        that makes something due."""
+        """Note the times of all couriers, and return whether they make something due.
+
+        `before` is the serial number of the next chunk to be held: chunks with lower ones come first.
+        """
         counting = [t.watermark_ms for t in times if not t.idle and not t.final]
         if not counting:
             return bool(times) and all(t.final for t in times)
@@ -75,7 +77,7 @@ class RunTime:
         return self._is_due(replace(self.now(epoch), watermark_ms=min(known)))
 
     def passes(self, first_held: int, epoch: int) -> bool:
-        """Let time go on, up to the first chunk that is held; gives whether something falls due."""
+        """Advance the watermark, but not past the first held chunk. Return whether something falls due."""
         if not self._work.due_columns and not self._heard:
             return False
         least, self._holdings.least_due = self._holdings.least_due, {}
@@ -96,7 +98,7 @@ class RunTime:
         return paced and self._is_due(time)
 
     def has_all_due(self, time: EpochTime) -> bool:
-        """Whether no entry elsewhere is due then; asks for those that may be."""
+        """Tell whether no entry elsewhere can be due then; if one can, request it."""
         need = self._holdings.need_due(self._work.due(time))
         if isinstance(need, NeedDue) and not self._asked:
             self._needs.append(need)
@@ -104,7 +106,7 @@ class RunTime:
         return need is None
 
     def has_fired(self, epoch: int) -> bool:
-        """Whether nothing is due that has not fired, here or elsewhere."""
+        """Tell whether everything that is due has fired, here and elsewhere."""
         time = self.now(epoch)
         return self.has_all_due(time) and not self._is_due(time)
 
@@ -113,18 +115,18 @@ class RunTime:
         return any(self._floor.get(name, 0) <= limit for name, limit in limits.items())
 
     def note_fired(self, time: EpochTime) -> None:
-        """All that is due has fired: remember when the next entry falls due."""
+        """Note that all due entries have fired, and when the next one falls due."""
         for name, limit in self._work.due(time).items():
             self._floor[name] = self._work.least(name, limit) or _NEVER_DUE
         self._fired_ms = self._now
 
     def note_due(self, due: Mapping[str, int]) -> None:
-        """Entries were touched, of which the first ones fall due then."""
+        """Note the earliest due times of entries that were touched."""
         for name, least in due.items():
             self._floor[name] = min(least, self._floor.get(name, 0))
 
     def wakes_in_ms(self, epoch: int) -> int | None:
-        """When something falls due, if nothing comes before; None: nothing will."""
+        """Return the milliseconds until something falls due; None if nothing will without new input."""
         if not self._work.due_columns or self._asked:
             return None
         now = max(self._now, self._clock())
@@ -138,7 +140,7 @@ class RunTime:
         ]
         if not gaps:
             return None
-        # what is due and has not fired waits for its turn, or for state that comes
+        # Entries that are due and have not fired wait for their turn, or for state.
         return max(min(gaps), self._fired_ms + FIRE_EVERY_MS - now, _LOOK_EVERY_MS)
 
 

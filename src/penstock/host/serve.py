@@ -1,4 +1,4 @@
-"""Answers to other hosts that ask for entries of slots that this host gave away."""
+"""Answers to other hosts that fetch entries of slots that have left this host."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from penstock.state.table.parted import StepTable
 from penstock.wire.messages import AFTER, LACKING, UNKNOWN, CopyTicket
 
 _PIECE = 4 << 20
-"""Bytes of a slot that are exported at a time, about: between two pieces the lock is free."""
+"""Approximate bytes per piece of a slot. The lock is released between two pieces."""
 _MOST = 16_384
-"""Entries of a piece at most: many small ones hold the lock as long as a few big ones."""
+"""Largest number of entries per piece: many small entries hold the lock as long as a few large ones."""
 _FIRST = 256
-"""Entries of the first piece, which shows how big an entry is."""
+"""Number of entries in the first piece, which shows how large an entry is."""
 
 
 def answer(
@@ -32,7 +32,7 @@ def answer(
     will_reach: Callable[[int, int], bool],
     data: bytes,
 ) -> fl.FlightDataStream:
-    """The stream that a ticket asks for. Waits for a reroute that the host `will_reach` in a live run."""
+    """Return the stream for a ticket. Waits for a reroute that the host `will_reach` in a live run."""
     ticket = codec.decode(data, CopyTicket)
     table = holdings.operator.table
     _check(ticket, table)
@@ -47,24 +47,24 @@ def answer(
             lambda: residence.holds(slots, version, run).all() or not will_reach(run, version)
         )
         if run >= 0 and not residence.holds(slots, version, run).all():
-            raise StaleRunError(f"there is no copy of reroute {version} of run {run} here")
+            raise StaleRunError(f"this host has no copy for reroute {version} of run {run}")
         lacking = copies.lacking(slots)
-        told = {} if lacking is None else {LACKING: codec.encode(lacking)}
+        facts = {} if lacking is None else {LACKING: codec.encode(lacking)}
         if ticket.kind == "slot":
             entries = copies.of_slot(ticket.slots[0], version, run)
             pieces = _pieces(holdings, lock, ticket, entries, table.renumberings)
-            return fl.GeneratorStream(table.schema.with_metadata(told), pieces)
+            return fl.GeneratorStream(table.schema.with_metadata(facts), pieces)
         if keys is None:
-            found, after = copies.of_due(slots, ticket.limits, version, run)
-            told[AFTER] = codec.encode(after)
+            rows, after = copies.of_due(slots, ticket.limits, version, run)
+            facts[AFTER] = codec.encode(after)
         else:
-            found, unknown = copies.of_keys(keys, version, run)
-            told[UNKNOWN] = unknown.astype(np.int64).tobytes()
-    return fl.RecordBatchStream(found.replace_schema_metadata(told))
+            rows, unknown = copies.of_keys(keys, version, run)
+            facts[UNKNOWN] = unknown.astype(np.int64).tobytes()
+    return fl.RecordBatchStream(rows.replace_schema_metadata(facts))
 
 
 def _check(ticket: CopyTicket, table: StepTable) -> None:
-    """Refuse a ticket that asks for what a host of this step cannot have."""
+    """Refuse a ticket that does not fit this step."""
     must_be_slots(ticket.slots, table.slots)
     columns = set(table.schema.names)
     fits = (
@@ -77,7 +77,7 @@ def _check(ticket: CopyTicket, table: StepTable) -> None:
     numbers = (ticket.version, *ticket.limits.values())
     if not fits or any(abs(number) >= 1 << 63 for number in numbers):
         raise ProtocolError(
-            f"another host asks for {ticket.kind!r} in a way that does not fit this step",
+            f"another host's request for {ticket.kind!r} does not fit this step",
             hint="use the same flow and the same release of Penstock everywhere",
         )
 
@@ -95,7 +95,7 @@ def _pieces(
             slot = np.array(ticket.slots)
             held = holdings.residence.holds(slot, ticket.version, ticket.run).all()
             if not held or holdings.operator.table.renumberings != renumberings:
-                raise StaleRunError("the copy of this slot was given up meanwhile")
+                raise StaleRunError("the copy of this slot was dropped while it was read")
             piece = holdings.operator.table.export(entries[start : start + count])
         start += count
         count = max(1, int(_PIECE * count / max(1, piece.get_total_buffer_size())))

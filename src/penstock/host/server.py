@@ -1,4 +1,4 @@
-"""The shell around a host machine: a Flight server, the store, and what works in the background."""
+"""The shell around a host machine: a Flight server, the store, and background threads."""
 
 from __future__ import annotations
 
@@ -51,28 +51,28 @@ from penstock.wire.live import StreamHeader
 from penstock.wire.messages import ChannelHeader, Close
 
 _LIVE = b'"couriers"'
-"""In the header of a live stream, and of no channel."""
+"""Bytes that occur in the header of a live stream, but not in the header of a channel."""
 _PATIENCE_S = 5.0
-"""How long an ending host waits for its streams."""
+"""Seconds that an ending host waits for its streams."""
 
 
 class HostServer(TokenServer):
     """Serves one host machine.
 
-    Couriers speak `do_exchange`, one call per channel. The driver's orders are actions: `assign`,
-    `seal`, `rollback`, `release`, `stop`; a compaction is begun, asked about and cancelled. Other hosts
-    ask for copies of slots with `do_get`. One lock keeps the machine's calls apart; staging a channel's
-    input, fetching state that is missing and writing files happen outside it. The `tag` tells files
-    apart from those of another incarnation, which may be of the same epoch.
+    Couriers use `do_exchange`, one call per channel. The driver's orders are actions: `assign`, `seal`,
+    `rollback`, `release`, `stop`, and three more to begin, query and cancel a compaction. Other hosts
+    fetch copies of slots with `do_get`. One lock serializes the machine's calls. Staging a channel's
+    input, fetching missing state and writing files happen without the lock. The `tag` keeps this
+    incarnation's files apart from those of another one, which may be of the same epoch.
 
-    In a host of all steps the server of the first one takes the channels, through the `chain`. The
-    others are its `followers`: they share its lock, and take only the driver's orders.
+    In a host of all steps the server of the first step takes the channels, through the `chain`. The
+    other servers are its `followers`: they share its lock, and take only the driver's orders.
 
-    In a live run couriers have one `do_exchange` each for all of it, and `join` says that one begins; then
-    `rollback` ends it, and `seal` waits for a checkpoint.
+    In a live run each courier has one `do_exchange` for the whole run. `join` begins the run, `rollback`
+    ends it, and `seal` waits for a checkpoint.
 
-    `counted_on` asks the driver whether it still counts on the host at a location. One that does not answer
-    for `lost_ms` milliseconds cannot be reached, whatever the driver says.
+    `counted_on` asks the driver whether it still relies on the host at a location. A host that does not
+    answer for `lost_ms` milliseconds counts as unreachable, whatever the driver says.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class HostServer(TokenServer):
         self._trickle = Trickle(machine, self._lock, self._fetcher, self._where, self._slot_brought)
         self._live: LiveRun | None = None
         self._place = 0
-        """The number of the step among those of its task."""
+        """Number of the step among the steps of its task."""
         for place, server in enumerate(followers, 1):
             server._place = place
         self._soft_writer = ThreadPoolExecutor(1, "live-deltas", write_softly)
@@ -149,9 +149,9 @@ class HostServer(TokenServer):
         }
 
     def end(self) -> None:
-        """Stop serving, and everything in the background."""
+        """Stop the server and all background threads."""
         self._ended.set()
-        self.end_run(HostLostError(f"{self._host} has ended"))
+        self.end_run(HostLostError(f"host {self._host} has ended"))
         with self._room:
             self._room.notify_all()
         self._trickle.stop()
@@ -159,12 +159,12 @@ class HostServer(TokenServer):
         self._sealer.shutdown(wait=False, cancel_futures=True)
         self._soft_writer.shutdown(wait=False, cancel_futures=True)
         self._compactor.end()
-        # Streams end when their couriers have heard of it: nobody waits longer for one that does not.
+        # Streams end when their couriers have read that. Do not wait longer for a courier that does not.
         with suppress(TimeoutError):
             in_own_thread(self.shutdown, "shutdown").result(_PATIENCE_S)
 
     def open_tasks(self) -> set[tuple[int, int, int]]:
-        """(epoch, run, task) of each courier whose channel is open."""
+        """Return (epoch, run, task) of each courier that has an open channel."""
         with self._room:
             return self._staging.tasks()
 
@@ -202,13 +202,13 @@ class HostServer(TokenServer):
         reader: fl.MetadataRecordBatchReader,
         where: dict[str, Any],
     ) -> Answer | None:
-        """Read a channel to its end, and close it; None if it broke off."""
+        """Read a channel to its end and apply it; None if it broke off."""
         with self._room:
             held = self._staging.open(header)
-            self._room.notify_all()  # channels of an older run that wait are in vain
+            self._room.notify_all()  # waiting channels of an older run must fail now
         applied = False
         try:
-            # Of the time on the wire only what this thread worked is useful, not its waiting.
+            # Only this thread's CPU time counts as useful, not its waiting.
             began = time.thread_time()
             staged, close = self._stage(held, reader)
             if close is None:
@@ -221,7 +221,7 @@ class HostServer(TokenServer):
             return answer
         except MemoryError as full:
             raise MemoryLimitError(
-                f"host {self._host} has not the memory for partition {header.partition} of epoch "
+                f"host {self._host} does not have enough memory for partition {header.partition} of epoch "
                 f"{header.epoch}: {full}",
                 hint=FEWER_ROWS,
             ) from full
@@ -233,27 +233,29 @@ class HostServer(TokenServer):
     def _stage(
         self, held: Held, reader: fl.MetadataRecordBatchReader
     ) -> tuple[list[pa.RecordBatch], Close | None]:
-        """All batches of a channel and what ends it; None for that if the channel broke off."""
+        """Read all batches of a channel and its closing message, which is None if the channel broke off."""
         staged: list[pa.RecordBatch] = []
-        came = 0
+        records = 0
         while True:
             try:
                 chunk = reader.read_chunk()
             except StopIteration:
                 return staged, None
             if chunk.data is not None:
-                came += chunk.data.num_rows
+                records += chunk.data.num_rows
                 staged.append(chunk.data)
                 if not self._has_room(held, chunk.data.get_total_buffer_size()):
                     staged.clear()
             if chunk.app_metadata is not None:
                 close = codec.decode(chunk.app_metadata.to_pybytes(), Close)
-                if came != close.records:
-                    raise ProtocolError(f"{came} of a channel's {close.records} records have come")
+                if records != close.records:
+                    raise ProtocolError(
+                        f"{records} of a channel's {close.records} records have arrived"
+                    )
                 return staged, close
 
     def _has_room(self, held: Held, bytes: int) -> bool:
-        """Wait until a channel that has brought so much may bring more; False: its rows are not needed."""
+        """Count a channel's bytes and wait until it may be read again; False if its rows are not needed."""
         with self._room:
             needed = self._staging.add(held, bytes)
             self._room.wait_for(lambda: self._ended.is_set() or self._staging.may_read(held))
@@ -270,11 +272,11 @@ class HostServer(TokenServer):
         staged: list[pa.RecordBatch],
         where: dict[str, Any],
     ) -> Answer:
-        """Close a channel as soon as all state that it needs is here."""
+        """Fetch the state that a channel needs, then apply the channel."""
         staged, places = split_serial(staged, header.partition)
         machine = self._chain or self.machine
         if header.chained and machine is self.machine:
-            raise ProtocolError(f"{self._host} serves one step only")
+            raise ProtocolError(f"host {self._host} serves one step only, not a chain of steps")
         while True:
             with self._lock, self._refusing_unfit(kind):
                 need = machine.needs(header, kind, staged)
@@ -294,32 +296,32 @@ class HostServer(TokenServer):
 
     @contextmanager
     def _refusing_unfit(self, kind: str) -> Iterator[None]:
-        """Batches that are not of this step are told as that: a host of it would have sent others."""
+        """Turn errors of batches that do not fit this step into a ProtocolError that says so."""
         try:
             yield
         except fl.FlightError:
             raise
         except (LookupError, TypeError, ValueError, OverflowError, pa.ArrowException) as unfit:
             raise ProtocolError(
-                f"step {self._step} cannot take this channel of {kind!r}: "
+                f"step {self._step} cannot apply this channel of {kind!r}: "
                 f"{type(unfit).__name__}: {unfit}",
                 hint="use the same flow and the same release of Penstock everywhere",
             ) from unfit
 
     def do_get(self, context: fl.ServerCallContext, ticket: fl.Ticket) -> fl.FlightDataStream:
-        """Entries of slots that this host gave away, for the host that owns them now."""
+        """Stream entries of slots that have left this host to the host that owns them now."""
         with telling_errors():
             point("host.serve", **self._where)
             return serve.answer(self.machine, self._lock, self._will_reach, ticket.ticket)
 
     def seal_if_complete(self, header: ChannelHeader) -> None:
-        """Begin to seal if all channels of the epoch have closed. The caller holds the lock."""
+        """Start sealing if all channels of the epoch have closed. The caller holds the lock."""
         complete = self.machine.complete
         if complete is not None:
             self._begin_seal(*complete, header.partitions)
 
     def _begin_seal(self, epoch: int, run: int, partitions: int) -> None:
-        """Write the delta while the sink still works, so that the driver's seal finds it done."""
+        """Write the delta in the background while the sink works, so that the driver's `seal` is quick."""
         delta, vitals = self.machine.seal(epoch, run, partitions)
 
         def write() -> tuple[DeltaRef, HostVitals]:
@@ -334,17 +336,17 @@ class HostServer(TokenServer):
     # -- live runs
 
     def _join(self, order: dict[str, Any]) -> None:
-        """A live run of so many couriers begins, or has begun, and will send here."""
+        """Begin this host's part of a live run with a number of couriers."""
         run, couriers, time_ms = order["run"], order["couriers"], order.get("time_ms", 0)
         with self._lock:
             if self._live is not None and self._live.number == run and self._place:
-                return  # with the first step
+                return  # it began with the first step
             if self._place or (self._live is not None and self._live.number >= run):
-                now = "none" if self._live is None else self._live.number
-                raise StaleRunError(f"run {run} cannot begin: {self._host} is in {now}")
+                now = "in no run" if self._live is None else f"in run {self._live.number}"
+                raise StaleRunError(f"run {run} cannot begin: host {self._host} is {now}")
             machine = self.machine
             if machine.version is None:
-                raise ProtocolError("this host has not been given its slots yet")
+                raise ProtocolError("this host has no slots assigned yet")
             rounds, output = self._rounds(run, couriers, time_of_day(time_ms))
             rounds.time.watermark = order.get("watermark_ms")
             live = LiveRun(
@@ -357,7 +359,7 @@ class HostServer(TokenServer):
     def _rounds(
         self, run: int, couriers: int, now_ms: Callable[[], int]
     ) -> tuple[Rounds, pa.Schema]:
-        """What a live run does here, and the columns of what it answers."""
+        """Create the state machine of a live run, and return it with the schema of its answers."""
         machine, chain = self.machine, self._chain
         if chain is None:
             rounds, operator = Rounds(machine, self._host, run, couriers, now_ms), machine.operator
@@ -365,9 +367,9 @@ class HostServer(TokenServer):
             return rounds, schema_with_both(output) if operator.ordered else output
         first, *behind = chain.machines
         for server in (self, *self._followers):
-            server._wait_for_slots()  # a rollback may have forgotten that they came
-        if any(one.version != first.version or one.residence.any_partial for one in chain.machines):
-            raise ProtocolError("the steps of this host have not all their state")
+            server._wait_for_slots()  # after a rollback some may have to be fetched again
+        if any(m.version != first.version or m.residence.any_partial for m in chain.machines):
+            raise ProtocolError("the steps of this host do not have all their state")
         chain.live.begin()
         rounds = Rounds(
             first, self._host, run, couriers, now_ms, work=chain.live, behind=tuple(behind)
@@ -384,11 +386,13 @@ class HostServer(TokenServer):
         with self._lock:
             live = self._live
         if live is None or header.step != self._step:
-            raise StaleRunError(f"run {header.run} of {header.step} is not under way here")
+            raise StaleRunError(
+                f"run {header.run} of step {header.step} is not active on this host"
+            )
         live.serve(header, reader, writer)
 
     def _write_gathered(self, run: int, gathered: GatheredEpoch) -> Written:
-        """Write what an epoch changed; what was given away in it has a file of its own."""
+        """Write the deltas of an epoch. Changes of slots that left in it go to a separate file."""
         if gathered.place != self._place:
             return self._followers[gathered.place - 1]._write_gathered(run, gathered)
         epoch, where = gathered.epoch, self._where | {"epoch": gathered.epoch, "run": run}
@@ -396,14 +400,14 @@ class HostServer(TokenServer):
         *away, own = gathered.deltas
         refs = [
             self._store.write_delta(epoch, run, self._step, self._host, delta, tag)
-            for delta, tag in [*((one, f"away-{self._tag}") for one in away), (own, self._tag)]
+            for delta, tag in [*((left, f"away-{self._tag}") for left in away), (own, self._tag)]
             if delta.num_rows
         ]
         point("host.sealed", **where)
         return refs, gathered.vitals
 
     def end_run(self, reason: PenstockError) -> None:
-        """Break off the live run that is under way, if one is: its couriers are told. Does not wait."""
+        """End the live run, if there is one, and tell its couriers why. Does not wait."""
         with self._lock:
             live = self._live
         if live is not None:
@@ -437,7 +441,7 @@ class HostServer(TokenServer):
         return {"delta": ref, "vitals": vitals}
 
     def _assign(self, order: dict[str, Any]) -> None:
-        """Own other slots from here on; with `wait`, only answer when all of them are here."""
+        """Own other slots from now on. With `wait`, return only when their state is complete."""
         assignment = codec.from_plain(order["assignment"], Assignment)
         point("host.assign", **self._where)
         with self._lock:
@@ -455,7 +459,9 @@ class HostServer(TokenServer):
             self._timeout_s,
         )
         if whole.any():
-            raise fetcher.trouble or HostLostError(f"{self._host} did not get its slots in time")
+            raise fetcher.trouble or HostLostError(
+                f"host {self._host} did not get its slots within {self._timeout_s:g} s"
+            )
 
     def _release(self, order: dict[str, Any]) -> None:
         with self._lock:
@@ -489,7 +495,7 @@ class HostServer(TokenServer):
         return max(self._store.epochs(), default=-1)
 
     def _rollback(self, order: dict[str, Any]) -> None:
-        """Stand at a version again; a live run that is under way ends."""
+        """Roll back to a version, and end the live run if there is one."""
         version, run = order["version"], order["run"]
         if self._live is None:
             with self._lock:

@@ -1,10 +1,10 @@
-"""What a host's open channels hold before they are applied, and which of them may bring more.
+"""The memory budget for a host's open channels, and which of them may be read when it is used up.
 
 A channel is applied when it closes, and it closes when its task has sent all its rows to all hosts.
-So beyond a budget a host cannot simply make everybody wait: nobody would ever close. It stops to
-read all channels but those of one task, the lowest of the newest run; the others are held by
-Flight's flow control, as full pipes are. All hosts let the same task through, and it needs nobody else
-to come to its end: so there is always one that goes on, and no two tasks can wait for each other.
+So a host that is over its budget cannot make every task wait: no channel would ever close. Instead it
+reads only the channels of one task, the lowest one of the newest run. Flight's flow control stops the
+others, like full pipes. All hosts choose the same task, and that task depends on no other. So one task
+always makes progress, and no two tasks can wait for each other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.wire.messages import ChannelHeader
 
 @dataclass(eq=False)
 class Held:
-    """An open channel, and the bytes that it holds."""
+    """An open channel, and the bytes that are staged for it."""
 
     header: ChannelHeader
     bytes: int = 0
@@ -45,31 +45,31 @@ class Staging:
     """
 
     def __init__(self, budget: int) -> None:
-        """With bytes beyond which only one task's channels are read, and that none may hold alone."""
+        """Set the budget in bytes. Beyond it only one task's channels are read; no channel may exceed it."""
         self._budget = budget
         self._open: set[Held] = set()
         self._total = 0
         self._run = (-1, -1)
-        """The newest (epoch, run) that has come."""
+        """Newest (epoch, run) of which a channel was opened."""
         self._closed: set[int] = set()
-        """Its channels that were applied, by their partition."""
+        """Partitions whose channel was applied in that run."""
 
     def open(self, header: ChannelHeader) -> Held:
-        """A channel begins."""
+        """Open a channel."""
         held = Held(header)
         if held.run > self._run:
             self._run, self._closed = held.run, set()
             for stale in self._open:
-                # Its courier may be cut off, and never end it: it must not keep others waiting.
+                # Its courier may be cut off and never close it. It must not keep others waiting.
                 self._total -= stale.bytes
                 stale.bytes = 0
         self._open.add(held)
         return held
 
     def add(self, held: Held, bytes: int) -> bool:
-        """A channel has brought so many bytes more; gives whether it should hold what it has.
+        """Add bytes that a channel has received, and return whether they must be kept.
 
-        It need not if another try of its task has closed it: the answer is known.
+        They need not be kept if another attempt of its task has closed the channel: its answer is known.
         """
         _must_be_newest(held, self._run)
         if self._is_closed(held):
@@ -81,14 +81,14 @@ class Staging:
         if held.bytes > self._budget:
             header = held.header
             raise MemoryLimitError(
-                f"partition {header.partition} of epoch {header.epoch} brings a host of step "
+                f"partition {header.partition} of epoch {header.epoch} sends a host of step "
                 f"{header.step} more than the {self._budget / (1 << 20):,.1f} MB that it may stage",
                 hint=f"{FEWER_ROWS}; or raise Settings.host_staged_mb if there is memory for more",
             )
         return True
 
     def may_read(self, held: Held) -> bool:
-        """Whether a channel may bring more now."""
+        """Tell whether more of a channel may be read now."""
         _must_be_newest(held, self._run)
         if self._total < self._budget or self._is_closed(held):
             return True
@@ -96,11 +96,11 @@ class Staging:
         return held.header.task == min(h.header.task for h in waiting)
 
     def tasks(self) -> set[tuple[int, int, int]]:
-        """(epoch, run, task) of each courier whose channel is open."""
+        """Return (epoch, run, task) of each courier that has an open channel."""
         return {(*held.run, held.header.task) for held in self._open}
 
     def close(self, held: Held, applied: bool = True) -> None:
-        """A channel was applied, or broke off: it holds nothing any more."""
+        """Close a channel that was applied or broke off, and free its bytes."""
         if applied and held.run == self._run:
             self._closed.update(held.header.closes)
         self._total -= held.bytes

@@ -1,12 +1,12 @@
 """The shell around a live run of a host: streams of couriers, and the one thread that works on them.
 
-Flight's threads, one for each stream, only read: what they get waits in a queue for the thread that
-owns the table. That one feeds `Rounds`, and writes its answers. It holds the host's lock while it works,
-and never while it waits or writes; fetches, copies for other hosts and the driver's orders take the lock
-for a moment.
+Flight's threads, one for each stream, only read. They put frames into a queue for the thread that owns the
+table. That thread feeds `Rounds`, and writes the answers. It holds the host's lock while it works, and
+never while it waits or writes. Fetches, copies for other hosts and the driver's orders take the lock for a
+moment.
 
-A run ends when its driver says so, or with the first thing that goes wrong: every courier is told, and the
-driver decides what follows.
+A run ends when its driver says so, or at the first error. Every courier is told, and the driver decides
+what to do next.
 """
 
 from __future__ import annotations
@@ -35,18 +35,17 @@ from penstock.state.store.manifest import DeltaRef
 from penstock.wire.live import Back, Frame, StreamHeader, unpack
 
 _WINDOW = 16 << 20
-"""Bytes of a courier's rows that may wait here, in bytes: beyond them its stream is not read, and Flight's
-flow control holds it."""
+"""Bytes of a courier's rows that may be queued. Beyond that its stream is not read, and Flight stops it."""
 _KEPT_SEALS = 100
-"""Epochs before the one asked for of which it is still known what was written."""
+"""Number of epochs before the last one sealed whose written deltas are remembered."""
 _SOFT = 10
-"""How nice the thread is that writes deltas: rows come first."""
+"""Nice value of the thread that writes deltas, so that rows come first."""
 
 log = logging.getLogger("penstock.host")
 
 Written = tuple[list[DeltaRef], HostVitals]
 Arrived = tuple[int, Frame, pa.RecordBatch | None, int]
-"""A courier's frame, with its rows and their bytes."""
+"""A frame that has arrived: (courier, frame, rows, bytes of the rows)."""
 
 
 @dataclass(eq=False)
@@ -55,18 +54,19 @@ class _Stream:
 
     writer: fl.MetadataRecordBatchWriter
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held while something is written."""
+    """Lock that is held during writes."""
     over: bool = False
+    """Whether the stream has ended, so that nothing can be written."""
     room: threading.Event = field(default_factory=threading.Event)
-    """Set while it may be read."""
+    """Event that is set while the stream may be read."""
     queued: int = 0
-    """Bytes that were read, and not taken by the thread that works."""
+    """Bytes of rows that were read and not yet applied."""
     left: threading.Event = field(default_factory=threading.Event)
-    """The courier's leave has been worked on."""
+    """Event that is set when the courier's leave was processed."""
 
 
 def time_of_day(time_ms: int) -> Callable[[], int]:
-    """A clock of the time of day in milliseconds, that does not begin before this, and never goes back."""
+    """Return a clock of milliseconds since 1970 that starts no earlier than this, and never goes back."""
     latest = time_ms
 
     def now_ms() -> int:
@@ -78,12 +78,12 @@ def time_of_day(time_ms: int) -> Callable[[], int]:
 
 
 def write_softly() -> None:
-    """Let the calling thread yield to others."""
+    """Lower the priority of the calling thread."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _SOFT)
 
 
 class LiveRun:
-    """One live run on one host. `write` makes what an epoch changed durable; it is called in `writer`."""
+    """One live run on one host. `write` writes an epoch's deltas to the store, in a thread of `writer`."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class LiveRun:
         self._host_ended = host_ended
         self.number, self.couriers = rounds.run, couriers
         self.over: BaseException | None = None
-        """Why the run has ended."""
+        """Reason why the run has ended; None while it goes on."""
         self._rounds, self._output, self._lock = rounds, output, lock
         rounds.refill = self._refill
         self._fetcher, self._trickle = fetcher, trickle
@@ -109,9 +109,9 @@ class LiveRun:
         self._inbox: SimpleQueue[Arrived | None] = SimpleQueue()
         self._streams: dict[int, _Stream] = {}
         self._unsent: list[Sent] = []
-        """For couriers whose stream is not open yet."""
+        """Messages to couriers whose stream is not open yet."""
         self._seals: dict[int, list[Future[Written]]] = {}
-        """Epoch -> what its deltas become, for each step of this host."""
+        """Epoch -> its written deltas and vitals, for each step of this host."""
         self._fetches = ThreadPoolExecutor(4, thread_name_prefix="live-fetch")
         threading.Thread(target=self._work, name="rounds", daemon=True).start()
 
@@ -123,17 +123,17 @@ class LiveRun:
         reader: fl.MetadataRecordBatchReader,
         writer: fl.MetadataRecordBatchWriter,
     ) -> None:
-        """Read a courier's stream until it ends, or the run."""
+        """Read a courier's stream until it or the run ends."""
         if (header.run, header.couriers) != (self.number, self.couriers):
-            raise StaleRunError(f"run {header.run} of {header.couriers} couriers is not under way")
+            raise StaleRunError(f"run {header.run} with {header.couriers} couriers is not active")
         courier = header.courier
         writer.begin(self._output)
         stream = _Stream(writer)
         if self._streams.setdefault(courier, stream) is not stream:
-            raise ProtocolError(f"courier {courier} has a stream in run {self.number} already")
+            raise ProtocolError(f"courier {courier} already has a stream in run {self.number}")
         try:
             if self.over is not None:
-                raise self.told
+                raise self.failure
             self.wake()
             self._read(courier, stream, reader)
         except BaseException as failed:
@@ -150,19 +150,19 @@ class LiveRun:
                 chunk = reader.read_chunk()
             except StopIteration:
                 if not leaves and self.over is None:
-                    raise HostLostError(f"courier {courier} has broken off its stream") from None
+                    raise HostLostError(f"courier {courier} ended its stream early") from None
                 stream.left.wait()
                 return
             except pa.ArrowException as broken:
                 raise HostLostError(f"the stream of courier {courier} broke: {broken}") from broken
             if self.over is not None:
-                raise self.told
+                raise self.failure
             if chunk.app_metadata is None:
-                raise ProtocolError(f"courier {courier} has sent rows without a frame")
+                raise ProtocolError(f"courier {courier} sent rows without a frame")
             frame, packed = unpack(chunk.app_metadata)
             leaves = leaves or frame.leave
             if packed is not None and chunk.data is not None:
-                raise ProtocolError(f"courier {courier} has sent a frame with two batches")
+                raise ProtocolError(f"courier {courier} sent a frame with two batches")
             rows = chunk.data if packed is None else packed
             nbytes = 0 if rows is None else rows.get_total_buffer_size()
             stream.queued += nbytes
@@ -173,17 +173,20 @@ class LiveRun:
                 stream.room.wait()
 
     def seal(self, epoch: int, timeout_s: float, place: int = 0) -> Written:
-        """What an epoch's deltas of a step became, when they are written."""
+        """Wait until an epoch's deltas of a step are written, and return them with the vitals."""
         with self._lock:
             cut = self._lock.wait_for(
                 lambda: self.over is not None or any(e >= epoch for e in self._seals), timeout_s
             )
             if self.over is not None:
-                raise self.told
+                raise self.failure
             if not cut:
-                raise HostLostError(f"{self._where['host']} has not come to checkpoint {epoch}")
+                raise HostLostError(
+                    f"host {self._where['host']} has not reached checkpoint {epoch} "
+                    f"within {timeout_s:g} s"
+                )
             if epoch not in self._seals:
-                raise ProtocolError(f"there was no checkpoint {epoch} in run {self.number} here")
+                raise ProtocolError(f"run {self.number} had no checkpoint {epoch} on this host")
             written = self._seals[epoch][place]
             for old in [e for e in self._seals if e < epoch - _KEPT_SEALS]:
                 del self._seals[old]
@@ -192,21 +195,21 @@ class LiveRun:
     # -- in any thread
 
     def will_reach(self, number: int) -> bool:
-        """Whether a control message was not acted on yet, but may be."""
+        """Tell whether a control message has not taken effect yet, but still can."""
         return self.over is None and self._rounds.acted < number
 
     def wake(self) -> None:
-        """Let the thread look what there is to do."""
+        """Wake the working thread, so that it checks for work."""
         self._inbox.put(None)
 
     def state_came(self) -> None:
-        """A slot was brought in the background."""
+        """Note that a slot was fetched in the background."""
         with self._lock:
             self._rounds.state_came()
         self.wake()
 
     def end(self, reason: BaseException) -> None:
-        """Give the run up: nothing more of it is applied. Does not wait."""
+        """Give up the run: nothing more of it is applied. Does not wait."""
         with self._lock:
             if self.over is not None:
                 return
@@ -219,14 +222,14 @@ class LiveRun:
         self.wake()
 
     @property
-    def told(self) -> PenstockError:
-        """Why the run has ended, as couriers and the driver hear it."""
+    def failure(self) -> PenstockError:
+        """The error that tells couriers and the driver why the run has ended."""
         reason = self.over
         if isinstance(reason, PenstockError):
             return reason
         return HostLostError(f"a host failed with {type(reason).__name__}: {reason}")
 
-    # -- in the thread that works
+    # -- in the working thread
 
     def _work(self) -> None:
         try:
@@ -234,16 +237,16 @@ class LiveRun:
             while self.over is None:
                 wakes_in_ms = self._round(self._next_frames(wakes_in_ms))
         except BaseException as failed:
-            # The couriers hear of it; a fault that a test lets happen here ends the thread as a kill would.
+            # Couriers are told. A fault that a test injects here ends the thread as a kill would.
             if self.over is None and not isinstance(failed, PenstockError):
                 log.warning("run %s ends on %s: %r", self.number, self._where["host"], failed)
             self.end(failed)
         finally:
             for courier in list(self._streams):
-                self._send(Sent(courier, None, Back(error=to_wire(self.told))))
+                self._send(Sent(courier, None, Back(error=to_wire(self.failure))))
 
     def _next_frames(self, timeout_ms: int | None) -> list[Arrived]:
-        """All that has come; waits for something."""
+        """Wait for frames, and return all that have arrived."""
         frames = []
         try:
             item = self._inbox.get(timeout=None if timeout_ms is None else timeout_ms / 1000)
@@ -255,7 +258,7 @@ class LiveRun:
             return frames
 
     def _refill(self) -> None:
-        """Hand on all that has come while rounds are under way."""
+        """Pass on all frames that have arrived while rounds are running."""
         for frame in self._next_frames(0):
             self._rounds.receive(*frame)
 
@@ -299,8 +302,8 @@ class LiveRun:
 
     def _send(self, sent: Sent) -> None:
         stream = self._streams.get(sent.courier)
-        # One that has opened meanwhile gets what waits for it first.
-        if stream is None or any(one.courier == sent.courier for one in self._unsent):
+        # A stream that was opened meanwhile first gets the messages that wait for it.
+        if stream is None or any(unsent.courier == sent.courier for unsent in self._unsent):
             self._unsent.append(sent)
             return
         back = None if sent.back is None else codec.encode(sent.back)

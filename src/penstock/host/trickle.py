@@ -1,4 +1,4 @@
-"""The background bringer of slots: at full speed while rows wait for them, else at a set pace."""
+"""Background fetching of slots: at full speed while rows wait for them, otherwise at a set rate."""
 
 from __future__ import annotations
 
@@ -14,17 +14,23 @@ from penstock.host.residence import Wanted
 from penstock.state.table.table import KEY
 
 _POLL_S = 0.5
+"""Seconds between checks for wanted slots."""
 _REST = 4
-"""Rest after a piece that no row waits for, in times that it took to bring: small entries cost more
-time than bytes, and the epochs need the processor."""
+"""Shortest pause after a piece that no row waits for, as a multiple of the time that it took to fetch.
+
+Small entries cost more time than their bytes suggest, and epochs need the processor.
+"""
 _AFTER_FAILURE_S = 0.5
+"""Seconds before a retry after an error."""
 _PATIENCE_S = 5.0
-"""How long an ending host waits for a piece that is on its way."""
+"""Seconds that an ending host waits for the piece that is being fetched."""
 
 
 class Trickle:
-    """One thread that brings the slots that a host wants, one after another. It calls `brought` for
-    each, without the lock."""
+    """A thread that fetches the slots that a host wants, one after another.
+
+    It calls `brought` after each slot, without holding the lock.
+    """
 
     def __init__(
         self,
@@ -38,7 +44,7 @@ class Trickle:
         self._holdings, self._arrived, self._fetcher = holdings, arrived, fetcher
         self._where = where
         self.mb_s = 0.0
-        """The pace of what no row waits for."""
+        """Megabytes per second for slots that no row waits for."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, name="trickle", daemon=True)
         self._thread.start()
@@ -60,10 +66,10 @@ class Trickle:
                 self._bring(wanted)
                 self._fetcher.trouble = None
             except Exception as failed:
-                # Rows that wait for the slot are told; others ask for their keys themselves.
-                told = failed if isinstance(failed, PenstockError) else PenstockError(repr(failed))
+                # Rows that wait for the slot fail with this error; others fetch their keys themselves.
+                error = failed if isinstance(failed, PenstockError) else PenstockError(repr(failed))
                 with self._arrived:
-                    self._fetcher.trouble = told
+                    self._fetcher.trouble = error
                     self._arrived.notify_all()
                 self._ended.wait(_AFTER_FAILURE_S)
 

@@ -1,4 +1,4 @@
-"""What a host tells of itself."""
+"""Metrics that a host reports for each epoch."""
 
 from __future__ import annotations
 
@@ -8,38 +8,41 @@ from typing import Self
 
 @dataclass(frozen=True, kw_only=True)
 class MovedState:
-    """What moving slots, recovering and reading evicted entries cost in one epoch."""
+    """Cost of moved slots, recovery and evicted entries in one epoch."""
 
     fetched_keys: int = 0
-    """Entries that came from other hosts or the store, because rows needed them or by trickle."""
+    """Number of entries fetched from other hosts or the store, on demand or in the background."""
     fetched_bytes: int = 0
+    """Bytes of those entries."""
     fetches: int = 0
-    """Round trips for entries that rows needed."""
+    """Number of round trips for entries that rows waited for."""
     wait_ms: float = 0.0
-    """How long channels waited for those, added up over channels."""
+    """Milliseconds that channels waited for state, summed over channels."""
     partial_slots: int = 0
-    """Owned slots of which entries may still be elsewhere."""
+    """Number of owned slots that may still have entries elsewhere."""
     left_behind: int = 0
-    """Entries of slots given away that nobody has asked for: they never had to move."""
+    """Number of entries in slots that have left which nobody has asked for, and which never had to move."""
     evicted: int = 0
-    """Clean entries dropped for lack of memory."""
+    """Number of clean entries dropped for lack of memory."""
 
     def plus(self, **counts: float) -> Self:
-        """The same with these added to what was counted."""
+        """Return a copy with these amounts added."""
         return replace(self, **{name: getattr(self, name) + more for name, more in counts.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostVitals(MovedState):
-    """What a host tells of itself with a seal."""
+    """Metrics of a host for one epoch, reported when it seals the epoch."""
 
     rows: int
-    """Rows (or partial states) taken in during the epoch."""
+    """Number of rows (or partial states) applied during the epoch."""
     useful_ms: float
-    """Milliseconds spent on them: reading, applying and answering channels, and no waiting."""
+    """Milliseconds spent on them: reading, applying and answering channels, without waiting."""
     entries: int
+    """Number of entries in the table, without copies of slots that have left."""
     state_bytes: int
+    """Bytes of the table."""
     awaited_slots: int = 0
-    """Partial slots that a previous host is asked for; of the others the store has everything."""
+    """Number of partial slots whose previous host is still needed. The store has all of the others."""
     watermark_ms: int | None = None
-    """What a host of a live flow had fired up to when the epoch ended; None: nothing, or it does not tell."""
+    """Watermark, in milliseconds, that had fired on a live host at the end of the epoch; None if unknown."""

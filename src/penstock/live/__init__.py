@@ -1,19 +1,21 @@
-"""Live mode: couriers that run as long as the query, and what they read from and write to.
+"""Live mode: couriers that run as long as the query, with their sources and sinks.
 
-task        what a courier's Spark task runs: a server, heartbeats, one run after the other
-server      what the driver can tell a courier
+task        the entry point of a courier's Spark task: a server, heartbeats, one run after the other
+server      the commands that the driver can send to a courier
 loop        a run: its threads and the queue between them
-traffic     the way of rows through a run: sources, junctions, outlets, sink
-junction    what may go on to a step, and what waits behind a control message (pure)
-reorder     answers of an ordered step's hosts, in the order of what was sent to them (pure)
-outlet      a courier's way to one keyed step: chunks, routes, time
-flights     chunks that hosts have not applied
-pacing      when the next chunk is cut (pure)
-clocks      how far event time has come in a courier's sources (pure)
-notes       what is told of an epoch
-busy        how much a run's threads have worked
-channels    lasting streams to hosts
-puller      the thread of a source
-sources/    Kafka, a rate of made-up rows, any Python data source of Spark
+traffic     the path of rows through a run: sources, junctions, outlets, sink
+junction    merges the streams that a step reads, and aligns them at control messages (pure)
+reorder     puts the output of an ordered step's hosts back into input order (pure)
+outlet      a courier's connection to one keyed step: chunks, routes, event time
+backlog     records that wait in a courier because their host is busy (pure)
+flights     chunks that hosts have not applied yet
+pacing      decides when the next chunk is cut (pure)
+clocks      event-time progress of a courier's sources (pure)
+meter       record counts and latencies of one step, for control (pure)
+notes       what a courier reports about an epoch
+busy        CPU time of a run's threads
+channels    long-lived streams to hosts
+puller      the thread that polls a source
+sources/    Kafka, generated rows at a rate, any Python data source of Spark
 sinks/      Kafka, files, a function, the driver's memory
 """

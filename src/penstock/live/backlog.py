@@ -1,8 +1,8 @@
-"""Records that wait in a courier for hosts which have enough to do. Pure: the clock is handed in, in seconds.
+"""Records that wait in a courier because their host is busy. Pure: callers pass the clock, in seconds.
 
-What is in a host's own queue only that host can work on. So a courier sends it no more than it can apply
-within some ten milliseconds, and keeps the rest: when slots change hands, their records go to the new host
-at once, however many there are, and no other host's records wait for them.
+Records in a host's own queue can only be applied by that host. So a courier sends a host no more than it
+can apply within some tens of milliseconds, and keeps the rest. When slots move, their waiting records go to
+the new host at once, and records of other hosts do not wait for them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from penstock.plan.epoch import RouteTable
 from penstock.state.arrays import Array
 
 _FIRST, _LEAST = 256.0, 16.0
-"""Records that a host may be sent at a time, before its speed is known, and at least."""
+"""Records in flight to one host: the limit before its speed is known, and the lowest limit."""
 _WEIGHT = 0.5
-"""Weight of the newest speed of a host."""
+"""Weight of the newest measurement in a host's smoothed limit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,15 +28,15 @@ class WaitingRecords:
     """Records of one chunk that have not been sent."""
 
     of: int
-    """The chunk."""
+    """Number of the chunk that the records belong to."""
     kind: str
     batch: pa.RecordBatch
     slots: Array
-    """The slot of each record."""
+    """Slot of each record."""
     watermark_ms: int | None
-    """How far event time had come when the chunk was cut."""
+    """Watermark when the chunk was cut, in milliseconds."""
     came_us: float
-    """When its first row arrived."""
+    """Arrival time of the chunk's first row, in microseconds since 1970."""
 
 
 class Backlog:
@@ -58,33 +58,34 @@ class Backlog:
         return self.rows > 0
 
     def of(self, host: str) -> bool:
-        """Whether records wait for a host."""
+        """Whether records wait for this host."""
         return host in self._queues
 
     @property
     def hosts(self) -> list[str]:
-        """Hosts that records wait for."""
+        """Hosts that have waiting records."""
         return list(self._queues)
 
     @property
     def watermark_ms(self) -> int | None:
-        """How far event time may pass: up to where it was when the oldest of them was cut."""
+        """Highest watermark that may pass the waiting records: the lowest one at which any of them was cut.
+        None if one of them had none."""
         times = [queue[0].watermark_ms for queue in self._queues.values()]
         known = [time for time in times if time is not None]
         return min(known) if known and len(known) == len(times) else None
 
     def oldest_us(self) -> Iterator[tuple[str, float]]:
-        """Each host, and when the first of its records arrived."""
+        """Yield each host with the arrival time of its oldest waiting record, in microseconds since 1970."""
         for host, queue in self._queues.items():
             yield host, min(some.came_us for some in queue)
 
     def put(self, host: str, some: WaitingRecords) -> None:
-        """Let records wait for a host, behind others."""
+        """Append records to a host's queue."""
         self._queues.setdefault(host, deque()).append(some)
         self.rows += some.batch.num_rows
 
     def take(self, host: str, most: float) -> list[WaitingRecords]:
-        """The next records of a host that can go as one chunk: about so many, of one kind and schema."""
+        """Remove and return a host's next records for one chunk: about `most`, of one kind and schema."""
         queue, taken, rows = self._queues[host], list[WaitingRecords](), 0
         while queue and rows < most:
             some = queue[0]
@@ -104,8 +105,8 @@ class Backlog:
         return taken
 
     def route(self, hosts: Iterable[str], routes: RouteTable) -> None:
-        """Let what waits for these hosts wait for whom the routes name."""
-        for some in [one for host in hosts for one in self._queues.pop(host)]:
+        """Move the records that wait for these hosts to the hosts that now own their slots."""
+        for some in [records for host in hosts for records in self._queues.pop(host)]:
             self.rows -= some.batch.num_rows
             owner = routes.owner[some.slots]
             for number, batch in split(some.batch, some.slots, routes):
@@ -119,7 +120,7 @@ def _part(some: WaitingRecords, begin: int, end: int) -> WaitingRecords:
 
 
 class HostPace:
-    """How many records one host may have in hand: about what it applies within a time.
+    """Limit on the records in flight to one host: about what it applies within `within_s` seconds.
 
     >>> pace = HostPace(within_s=0.040)
     >>> for number in range(20):
@@ -132,23 +133,23 @@ class HostPace:
     def __init__(self, within_s: float) -> None:
         self._within_s = within_s
         self._sent: dict[int, tuple[float, int, int]] = {}
-        """Chunk -> when it was sent, its records, and all that the host had in hand with it."""
+        """Chunk number -> time of sending, its records, and the records in flight to the host then."""
         self._rows = 0
         self.most = _FIRST
-        """Records that it should be sent at a time, at most."""
+        """Highest number of records that should be in flight to the host."""
 
     @property
     def room(self) -> bool:
-        """Whether the host may be sent more."""
+        """Whether the host can take more records."""
         return not self._sent or self._rows < self.most
 
     def sent(self, number: int, rows: int, now: float) -> None:
-        """A chunk goes to the host."""
+        """Record that a chunk was sent to the host."""
         self._rows += rows
         self._sent[number] = now, rows, self._rows
 
     def applied(self, number: int, now: float) -> int:
-        """The host has applied a chunk; gives its records."""
+        """Record that the host has applied a chunk. Returns its number of records."""
         at, rows, in_hand = self._sent.pop(number)
         self._rows -= rows
         within = in_hand * self._within_s / max(now - at, 1e-4)

@@ -1,4 +1,4 @@
-"""How busy a live courier is: the time on a core that the threads of a run have taken."""
+"""CPU time that the threads of a live courier's run have used."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import time
 
 
 class BusyTime:
-    """Adds up what threads have worked. Each thread notes its own time, whenever it has done something."""
+    """Adds up the CPU time of threads. Each thread calls `note` after it has done some work."""
 
     def __init__(self) -> None:
         self._worked: dict[int, float] = {}
-        """Thread -> seconds on a core, since it began."""
-        self._told = 0.0
+        """Thread id -> seconds of CPU time since the thread began."""
+        self._reported = 0.0
+        """Seconds of CPU time that `taken_ms` has returned so far."""
 
     def note(self) -> None:
-        """The calling thread has done something."""
+        """Record the CPU time of the calling thread."""
         self._worked[threading.get_ident()] = time.thread_time()
 
     def taken_ms(self) -> float:
-        """Milliseconds that threads have worked since this was last asked, by one of them."""
+        """Milliseconds of CPU time since the last call. Must be called by one of the threads."""
         self.note()
         worked = sum(list(self._worked.values()))
-        taken, self._told = worked - self._told, worked
+        taken, self._reported = worked - self._reported, worked
         return max(0.0, taken * 1000)

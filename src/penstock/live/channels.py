@@ -1,4 +1,4 @@
-"""A courier's lasting streams to hosts, over Flight. A stream has no deadline: it lasts for a run."""
+"""A courier's long-lived streams to hosts, over Flight. A stream has no deadline: it lasts for a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.wire.live import Back, StreamHeader, pack
 
 
 class Answered(NamedTuple):
-    """What came from a host."""
+    """A reply from a host."""
 
     stream: HostStream
     batch: pa.RecordBatch | None
@@ -26,14 +26,14 @@ class Answered(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A stream has ended: because both sides are done with it, or because of an error."""
+    """The end of a stream: both sides are done with it, or it failed."""
 
     stream: HostStream
     error: PenstockError | None
 
 
 class Unapplied:
-    """Chunks that were sent to a host, and that it has not applied.
+    """Chunks that were sent to a host and that it has not applied yet.
 
     >>> chunks = Unapplied()
     >>> for number in range(5):
@@ -45,14 +45,14 @@ class Unapplied:
     def __init__(self) -> None:
         self._numbers: deque[int] = deque()
         self._ahead: set[int] = set()
-        """Chunks among them that were applied before older ones."""
+        """Chunks that were applied before older ones."""
 
     def add(self, number: int) -> None:
-        """A chunk is sent: the newest."""
+        """Add the newest chunk."""
         self._numbers.append(number)
 
     def applied(self, took: int | None, done: Iterable[int] = ()) -> Iterator[int]:
-        """The host has applied all up to a number, and these later ones; gives those that were not yet."""
+        """Mark chunks up to `took`, and later ones in `done`, as applied. Yields those that were not yet."""
         numbers = self._numbers
         while took is not None and numbers and numbers[0] <= took:
             number = numbers.popleft()
@@ -65,8 +65,8 @@ class Unapplied:
 
 
 class HostStream:
-    """One courier's stream to one host of a step. One thread sends; what the host answers is handed, in its
-    order, to `put`, by a thread of the stream's own."""
+    """One courier's stream to one host of a step. One thread sends. The stream's own thread passes the host's
+    replies to `put`, in order."""
 
     def __init__(
         self,
@@ -77,19 +77,19 @@ class HostStream:
         put: Callable[[Answered | Ended], None],
         timeout_ms: int,
     ) -> None:
-        """Waits up to `timeout_ms` for a first answer of a host that was not connected yet."""
+        """Connects. Waits up to `timeout_ms` for the first reply of a host that was not connected before."""
         self.host, self.step, self.lane = host, header.step, lane
         self._endpoint, self._put = endpoint, put
         self._schema: pa.Schema | None = None
-        """The schema of batches that need not be packed: that of the first one."""
+        """Schema of the first batch. Batches with another schema are packed into the metadata."""
         self._done = False
         self.unapplied = Unapplied()
-        """The chunks that the host has not applied, for whoever sends."""
+        """Chunks that the host has not applied yet. Used by the sending thread."""
         self.epoch = 0
-        """The epoch of what the host answers next, for whoever takes it."""
+        """Epoch of the host's next reply. Used by the thread that handles replies."""
         self.watermark_ms: int | None = None
         self.final = False
-        """The host has given all that it had to give."""
+        """Whether the host has sent all its output."""
         endpoint.greet(timeout_ms)
         self._conversation = ExitStack()
         self._writer, self._reader = self._conversation.enter_context(
@@ -100,7 +100,7 @@ class HostStream:
         self._thread.start()
 
     def send(self, metadata: bytes, batch: pa.RecordBatch | None = None) -> None:
-        """Send a frame: metadata alone, or beside a batch."""
+        """Send a frame: metadata, with or without a batch."""
         try:
             if batch is None:
                 self._writer.write_metadata(metadata)
@@ -116,7 +116,7 @@ class HostStream:
             raise self._lost(broken) from broken
 
     def finish(self) -> None:
-        """Say that nothing more will be sent: the host answers what it has, and ends the stream."""
+        """Close the sending side. The host replies to what it has received, and ends the stream."""
         self._done = True
         try:
             self._writer.done_writing()
@@ -124,15 +124,15 @@ class HostStream:
             raise self._lost(broken) from broken
 
     def _lost(self, broken: Exception) -> PenstockError:
-        """What it means that nothing more can be sent: what the host told, or that it is lost. Arrow calls
-        a stream that the host has closed invalid."""
-        told = errors.find(str(broken))
-        return told or HostLostError(
+        """The error to raise when sending fails: the one that the host reported, or that the host is lost.
+        Arrow calls a stream that the host has closed invalid."""
+        reported = errors.find(str(broken))
+        return reported or HostLostError(
             f"the stream to host {self.host} broke: {broken}", location=self._endpoint.location
         )
 
     def cancel(self) -> None:
-        """Break the stream off; may be called by any thread."""
+        """Abort the stream. May be called by any thread."""
         self._done = True
         self._reader.cancel()
 
@@ -145,18 +145,18 @@ class HostStream:
         try:
             with self._conversation, self._endpoint.hearing_errors():
                 for chunk in self._reader:
-                    told = chunk.app_metadata
-                    back = None if told is None else codec.decode(told.to_pybytes(), Back)
+                    metadata = chunk.app_metadata
+                    back = None if metadata is None else codec.decode(metadata.to_pybytes(), Back)
                     self._put(Answered(self, chunk.data, back))
         except PenstockError as failed:
             error = failed
         except Exception as failed:
             why = str(failed).split("\n")[0]
-            error = PenstockError(f"the stream of host {self.host} failed: {why}")
-        with suppress(Exception):  # of a stream that broke, too: else Arrow complains on stderr
+            error = PenstockError(f"the stream from host {self.host} failed: {why}")
+        with suppress(Exception):  # also after a failure: else Arrow complains on stderr
             self._writer.close()
         if error is None and not self._done:
             error = HostLostError(
-                f"host {self.host} has ended its stream", location=self._endpoint.location
+                f"host {self.host} closed its stream", location=self._endpoint.location
             )
         self._put(Ended(self, None if self._done else error))

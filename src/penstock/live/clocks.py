@@ -1,4 +1,4 @@
-"""How far event time has come in the sources of one courier. Pure: the times of day are handed in."""
+"""Event-time progress of one courier's sources. Pure: callers pass the time of day."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from penstock.plan.steps import SourcePlan
 from penstock.plan.watermarks import FREE, Bound, Partition, watermark_of
 
 UNHEARD_MS = 5_000
-"""Milliseconds for which a partition that has brought no row yet holds event time back, where the flow does
-not say after how many a partition is idle. Partitions are polled one after the other: without this, rows of
-those that come second would be late when a courier begins, or when a source that was empty fills."""
+"""Milliseconds for which a partition without rows so far holds the watermark back, if the flow sets no idle
+time. Partitions are polled one after the other. Without this wait, rows of partitions that are polled second
+would be late when a courier starts, or when an empty source fills."""
 TOGETHER_MS = 1_000
-"""Milliseconds for which event time waits after the first rows of a source that was empty and that others
-read, too: those of other couriers come at about the same time."""
+"""Milliseconds for which the watermark waits after the first rows of a source that was empty and that several
+couriers read: their rows arrive at about the same time."""
 
 
 class SourceClock:
-    """The event time of one source, over the partitions that one courier reads.
+    """The watermark of one source, over the partitions that one courier reads.
 
-    A partition is known by the column that names it, if the flow has one, else by the reader's own name.
+    A partition is named by the flow's partition column if it has one, else by the reader.
 
     >>> import pyarrow as pa
     >>> plan = SourcePlan(pa.schema([("at", pa.timestamp("ms"))]), event_time="at", delay_ms=10)
@@ -40,8 +40,8 @@ class SourceClock:
         started_ms: int,
         shared: bool = False,
     ) -> None:
-        """`known` says how far partitions had come before this run. A source that has partitions in other
-        couriers is `shared`, as long as nothing is known of any of them."""
+        """`known` holds the partitions' event times from before this run. `shared` is true if other couriers
+        read partitions of this source, too, and no event time of any is known yet."""
         self._time, self._started_ms = plan.time, started_ms
         self._shared, self._gathers = shared, False
         self._unheard = set(partitions) - set(known)
@@ -50,7 +50,7 @@ class SourceClock:
 
     @property
     def idle_ms(self) -> int | None:
-        """Milliseconds of quiet after which something may change by itself; None: nothing will."""
+        """Milliseconds without rows after which the watermark may change by itself; None if it cannot."""
         if self._time is None or not self._reads:
             return None
         if self._time.idle_ms is not None:
@@ -59,11 +59,11 @@ class SourceClock:
 
     @property
     def _patience_ms(self) -> int:
-        given_ms = None if self._time is None else self._time.idle_ms
-        return UNHEARD_MS if given_ms is None else given_ms
+        set_ms = None if self._time is None else self._time.idle_ms
+        return UNHEARD_MS if set_ms is None else set_ms
 
     def heard(self, partition: str, newest: Mapping[str, int], now_ms: int) -> dict[str, int]:
-        """A partition has brought rows with these newest times; gives them by the names that are kept."""
+        """Record the newest event times of rows from a partition. Returns them by partition name."""
         if not self._partitions and now_ms - self._started_ms >= self._patience_ms:
             self._started_ms, self._gathers = now_ms, self._shared
         self._unheard.discard(partition)
@@ -75,7 +75,8 @@ class SourceClock:
         return named
 
     def mark(self, now_ms: int, ended: bool, close: bool) -> LaneMark:
-        """How far it is; at its end nothing holds others back, and if windows are to close it is final."""
+        """The source's mark: its watermark, or no bound once it has ended. The mark is final if windows
+        should close then (`close`)."""
         if ended or not self._reads:
             return LaneMark(FREE, final=close)
         if self._time is None:
@@ -89,14 +90,14 @@ class SourceClock:
             return None
         self._gathers = False
         if not self._partitions:
-            return FREE  # of whichever couriers read those that have rows, none waits for this one
+            return FREE  # couriers that read partitions with rows do not wait for this one
         return watermark_of(self._time, self._partitions.values(), now_ms, self._started_ms)
 
 
 def known_partitions(
     rows: Sequence[Sequence[Any]], source: int, plan: SourcePlan, partitions: Iterable[str]
 ) -> dict[str, Partition]:
-    """How far this courier's partitions of a source had come, from what the manifest says."""
+    """Event times of this courier's partitions of a source, from the manifest's rows."""
     mine = set(partitions)
     return {
         name: Partition(newest_ms, last_seen_ms)

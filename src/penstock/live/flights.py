@@ -1,4 +1,4 @@
-"""Chunks on their way to the hosts of a keyed step: who has not applied them, what follows when all have."""
+"""Chunks in flight to the hosts of a keyed step: which hosts have not applied them, and what follows then."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from penstock.state.arrays import Array
 
 @dataclass
 class Flight:
-    """A chunk that is not through."""
+    """A chunk that is not complete: hosts have not applied all of it."""
 
     parts: int
-    """Parts that hosts have not applied, and each record that had to wait."""
+    """Parts that hosts have not applied yet. A record that had to wait counts as a part of its own."""
     work_s: float
-    """What it was to this courier."""
+    """Seconds of work that the chunk took in this courier."""
     bytes: int
     arrived_us: list[Array]
     came_us: float
-    """When its rows came, on average."""
+    """Mean arrival time of its rows, in microseconds since 1970."""
     notes: EpochNotes
     first: int
-    """The serial number of its first record, where the flow is ordered."""
+    """Serial number of its first record, if the flow is ordered."""
     redirected: bool = False
-    """Whether hosts have not applied what becomes of rows that were redirected."""
+    """Whether results of rows that were redirected to burst workers are still missing."""
 
 
 @dataclass
 class _Partials:
-    """What was made of redirected rows, on its way to hosts."""
+    """Partial states of redirected rows, in flight to hosts."""
 
     parts: int
     of: Gathered
 
 
 class Flights:
-    """All chunks of one courier to one step that are under way. Used by one thread.
+    """All chunks in flight from one courier to one step. Used by one thread.
 
-    A chunk is through when hosts have applied all of its rows, and what was made of those that were
-    redirected. `behind_s` tells how long rows take from here to the sink. Where the flow is ordered, a chunk
-    goes on when those before it are through, and `in_order` is called with the serial number of the first
-    record that is not; None: all are.
+    A chunk is complete when hosts have applied all of its rows, and the partial states of those that were
+    redirected. `behind_s` returns the seconds that rows take from here to the sink. If the flow is ordered, a
+    chunk is released when all chunks before it are complete. Then `in_order` is called with the serial number
+    of the first record that is not complete, or None if all are.
     """
 
     def __init__(
@@ -64,42 +64,42 @@ class Flights:
         self._in_order = in_order
         self._flying: dict[int, Flight | _Partials] = {}
         self._rests: dict[int, list[WaitingRecords]] = {}
-        """Chunks of records that had to wait, and belong to earlier ones."""
+        """Chunk number -> records sent in it that had waited, and that belong to earlier chunks."""
         self._unreleased: dict[int, Flight] = {}
-        """Chunks that are through, while others before them are not."""
+        """Complete chunks that wait for earlier ones."""
         self._busy_s = 0.0
-        """Work of hosts since a chunk was applied."""
+        """Seconds of host work since the last chunk was applied."""
         self.hosts, self.peak = Throughput(), PeakRate()
 
     def worked(self, host: str, busy_us: int) -> None:
-        """A host has worked for this time since it last said so."""
+        """Add the microseconds that a host has worked since its last report."""
         self._busy_s += busy_us / 1e6
         if self._meter is not None and busy_us:
             self._meter.worked(host, busy_us)
 
     def sent(self, number: int, flight: Flight) -> None:
-        """A chunk was sent."""
+        """Record that a chunk was sent."""
         self._flying[number] = flight
         if not flight.parts:
             self._through_hosts(number, flight)
 
     def brought(self, number: int, of: Gathered, parts: int) -> None:
-        """What was made of redirected rows was sent, in so many parts."""
+        """Record that partial states of redirected rows were sent, in this number of parts."""
         self._flying[number] = partials = _Partials(parts, of)
         if not parts:
             self._settled(number, partials)
 
     def came_us(self, of: Gathered) -> float:
-        """When rows that were redirected came, on average of the first chunk."""
+        """Mean arrival time of redirected rows, in microseconds: that of their earliest chunk."""
         flights = (self._flying[number] for number in of.chunks)
         return min(flight.came_us for flight in flights if isinstance(flight, Flight))
 
     def followed(self, number: int, records: list[WaitingRecords]) -> None:
-        """Records that had to wait were sent, as a chunk."""
+        """Record that waiting records were sent as a chunk."""
         self._rests[number] = records
 
     def applied(self, numbers: Iterable[int], host: str) -> None:
-        """A host has applied its parts of these chunks."""
+        """Record that a host has applied its parts of these chunks."""
         for number in numbers:
             for some in self._rests.pop(number, ()):
                 self._count_down(some.of, some.batch.num_rows, host, some.slots)
@@ -107,7 +107,7 @@ class Flights:
                 self._count_down(number, 1, host)
 
     def _count_down(self, number: int, parts: int, host: str, slots: Array | None = None) -> None:
-        """A host has applied its part of a chunk, or records of it that had waited."""
+        """Subtract what a host has applied of a chunk: its part, or records that had waited."""
         if self._meter is not None:
             self._meter.applied(number, host, self._now_us(), slots)
         flight = self._flying[number]
@@ -126,7 +126,7 @@ class Flights:
             self._arrive(number, flight)
 
     def _settled(self, number: int, partials: _Partials) -> None:
-        """All hosts have applied what was made of the rows of an errand."""
+        """Handle that all hosts have applied the partial states of one errand."""
         del self._flying[number]
         of = partials.of
         of.errands -= 1
@@ -143,7 +143,7 @@ class Flights:
                 self._arrive(chunk, flight)
 
     def _arrive(self, number: int, flight: Flight) -> None:
-        """All of a chunk is through."""
+        """Release a complete chunk, if the order allows it."""
         del self._flying[number]
         if self._in_order is None:
             self._release(flight)
@@ -156,6 +156,6 @@ class Flights:
         self._in_order(waits.first if isinstance(waits, Flight) else None)
 
     def _release(self, flight: Flight) -> None:
-        """What a chunk has caused goes on."""
+        """Free the chunk's bytes and note its latency: its output moves on."""
         self._window.add(-flight.bytes)
         flight.notes.left(flight.arrived_us, self._now_us() + 1e6 * self._behind_s())

@@ -1,20 +1,21 @@
 """Junctions: where the streams that a step reads come together in a courier. Pure: values in, values out.
 
-What a keyed step reads in a courier comes by *lanes*: one for each source, and one for each host of each
-keyed step before it. A control message is a point in every lane: in a source's where the courier was when
-the driver told it, in a host's where the host has echoed it. A lane is
+A keyed step's input arrives at a courier in *lanes*: one for each source, and one for each host of each
+keyed step before it. A control message has a position in every lane: in a source's lane, where the courier
+was when it received the message; in a host's lane, where the host echoed it. A lane is
 
-    level   it has brought no message that has not gone on yet: its rows go on at once
-    ahead   it has brought one: what comes behind that waits, until the other lanes have brought it too
+    level   all messages in it have passed the junction: its rows pass at once
+    ahead   a message in it has not passed: what follows waits until the other lanes have the message too
 
-A checkpoint goes on when every lane has brought it; then what waited behind it follows. So the step gets
-exactly the rows of an epoch before the epoch's checkpoint, whatever the order in which hosts answer. A
-message about this step's own hosts goes on as soon as those before it have; one about others' is left out.
+A checkpoint passes when every lane has delivered it. Then the items that waited behind it follow. So the
+step gets exactly the rows of an epoch before the epoch's checkpoint, in whatever order hosts reply. A
+message about this step's own hosts passes as soon as the messages before it have. Messages about the hosts
+of other steps are dropped.
 
-Slots that change hands may come from a host that is behind to one that is ahead. Time does not pass a
-reroute in any lane of its step before all of them have *caught up*: what was due of these slots has come.
+Slots may move from a host that is behind to one that is ahead. So event time does not pass a reroute in any
+lane of its step before all these lanes have *caught up*: all output that was due for these slots is here.
 
-The sink is a junction too, without hosts: a checkpoint that goes on there has passed the courier.
+The sink is a junction too, without hosts: a checkpoint that passes it has passed the courier.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from penstock.plan.watermarks import Bound, Free
 from penstock.wire.live import Message
 
 Lane = tuple[int | str, str]
-"""A source by its number, and ""; or a keyed step and a host of it."""
+"""A lane's name: a source's number and "", or a keyed step and one of its hosts."""
 _NEVER = 1 << 62
 
 
@@ -39,26 +40,26 @@ class InputRows(NamedTuple):
     input: int
     batch: Any
     arrived_us: Any = None
-    """When its rows arrived at a source of this courier; None: they come from hosts."""
+    """Arrival times of its rows at this courier's source, in microseconds; None for rows from hosts."""
 
 
 class LaneMark(NamedTuple):
-    """How far event time has come in a lane, behind the rows before it."""
+    """Event-time progress of a lane. It applies behind the rows that came before it."""
 
     bound: Bound
     final: bool = False
-    """Nothing more will come, and windows need not wait for any."""
+    """Whether no more rows will come, so that windows may close."""
 
 
 Item = InputRows | Message
-"""What goes on to a step."""
+"""Something that passes a junction on its way to a step."""
 
 
 class Reach(NamedTuple):
-    """How far event time has come in all that a step reads."""
+    """Event-time progress over all lanes of a step."""
 
     watermark_ms: int | None
-    """None: a lane has not told yet, or all are quiet."""
+    """Lowest watermark of the lanes; None if one is not known yet, or all lanes are idle."""
     idle: bool
     final: bool
 
@@ -66,20 +67,21 @@ class Reach(NamedTuple):
 @dataclass
 class _Lane:
     at: int
-    """The newest message that it has brought."""
+    """Number of the newest message that it has delivered."""
     mark: LaneMark
     leaves: int = _NEVER
-    """The message with which its host parts: of later ones it brings none."""
+    """Number of the message with which its host leaves: the lane delivers no later ones."""
     waiting: deque[tuple[int, InputRows | LaneMark]] = field(default_factory=deque)
-    """What came behind a message that has not gone on, each with the newest such message."""
+    """Items behind a message that has not passed, each with the number of the newest such message."""
     caught_up: int = -1
-    """The newest reroute of whose slots it has brought all that was due."""
+    """Number of the newest reroute for whose slots it has delivered all output that was due."""
     later: LaneMark | None = None
-    """How far time has come, as soon as other lanes have caught up."""
+    """Mark that takes effect when the other lanes have caught up."""
 
 
 class Junction:
-    """What one step has got so far, and what waits for it. The calls return what goes on now, in order.
+    """The lanes of one step, and the items that wait in them. Methods return the items that pass now, in
+    order.
 
     >>> from penstock.wire.live import CheckpointMessage
     >>> a, b = ("sum", "sum/0"), ("sum", "sum/1")
@@ -93,17 +95,18 @@ class Junction:
 
     def __init__(self, step: str | None, lanes: Mapping[Lane, LaneMark], after: int = -1) -> None:
         self.step, self.passed = step, after
-        """The newest message that went on, or was left out."""
+        """Number of the newest message that passed or was dropped."""
         self._lanes = {name: _Lane(after, mark, caught_up=after) for name, mark in lanes.items()}
         self._reroutes: list[tuple[int, str]] = []
-        """(number, step) of those of steps that are read here, that not all lanes have caught up with."""
+        """(number, step) of reroutes that not all lanes have caught up with, for steps that are read here."""
         self.ended_at: int | None = None
-        """The first checkpoint that nothing more will come behind: all lanes were final before it."""
-        self._told: deque[Message] = deque()
+        """Number of the first checkpoint with no rows behind it: all lanes were final before it."""
+        self._pending: deque[Message] = deque()
+        """Messages that have not passed yet, oldest first."""
         self._reach: Reach | None = None
 
     def take(self, lane: Lane, item: InputRows | LaneMark) -> list[Item]:
-        """Rows, or how far time has come, from a lane."""
+        """Accept rows, or a mark, from a lane."""
         here = self._lanes[lane]
         if here.at > self.passed:
             here.waiting.append((here.at, item))
@@ -111,39 +114,39 @@ class Junction:
         return self._through(lane, item)
 
     def echo(self, lane: Lane, number: int) -> list[Item]:
-        """A lane has brought this message, and so all that are older."""
+        """Record that a lane has delivered this message, and so all older ones."""
         here = self._lanes[lane]
         here.at = max(here.at, number)
         return self._go_on()
 
     def tell(self, message: Message) -> list[Item]:
-        """The driver told the courier a message: the next one."""
-        self._told.append(message)
+        """Accept the next control message from the driver."""
+        self._pending.append(message)
         reroute = message.reroute
         if reroute is not None and any(step == reroute.step for step, _ in self._lanes):
             self._reroutes.append((reroute.number, reroute.step))
         return self._go_on()
 
     def caught_up(self, lane: Lane, number: int) -> None:
-        """A lane has brought all that was due of slots of this reroute, and of older ones."""
+        """Record that a lane has delivered all output due for the slots of this reroute and of older ones."""
         here = self._lanes[lane]
         here.caught_up = max(here.caught_up, number)
         self._let_time_on()
 
     def join(self, lane: Lane, mark: LaneMark, after: int) -> None:
-        """A host of a step that is read here has joined: it brings messages after this one only."""
+        """Add the lane of a host that joins. It delivers only messages after `after`."""
         self._lanes[lane] = _Lane(after, mark, caught_up=after)
         self._reach = None
 
     def part(self, lane: Lane, number: int) -> list[Item]:
-        """A host leaves with this message: when it has echoed that, it holds back nothing more."""
+        """Mark a lane's host as leaving with this message. Once it has echoed that, it holds nothing back."""
         self._lanes[lane].leaves = number
         self._reach = None
         self._let_time_on()
         return self._go_on()
 
     def gone(self, lane: Lane) -> list[Item]:
-        """The stream of a host has ended: one that leaves has answered everything."""
+        """Handle the end of a host's stream. A host that leaves has replied to everything by then."""
         leaves = self._lanes[lane].leaves
         if leaves == _NEVER:
             return []
@@ -152,7 +155,7 @@ class Junction:
 
     @property
     def reach(self) -> Reach:
-        """How far event time has come in what went on."""
+        """Event-time progress of the items that have passed."""
         if self._reach is None:
             marks = [lane.mark for lane in self._lanes.values() if lane.leaves == _NEVER]
             bounds = [mark.bound for mark in marks if not isinstance(mark.bound, Free)]
@@ -170,7 +173,9 @@ class Junction:
         return []
 
     def _let_time_on(self) -> None:
-        self._reroutes = [one for one in self._reroutes if not self._all_caught_up(*one)]
+        self._reroutes = [
+            reroute for reroute in self._reroutes if not self._all_caught_up(*reroute)
+        ]
         for (step, _), lane in self._lanes.items():
             if lane.later is None or any(of == step and n <= lane.at for n, of in self._reroutes):
                 continue
@@ -183,17 +188,17 @@ class Junction:
         return all(lane.caught_up >= min(number, lane.leaves) for lane in lanes)
 
     def _go_on(self) -> list[Item]:
-        gone: list[Item] = []
-        while self._told and self._is_whole(self._told[0]):
-            message = self._told.popleft()
+        items: list[Item] = []
+        while self._pending and self._is_whole(self._pending[0]):
+            message = self._pending.popleft()
             self.passed = message.number
             if message.checkpoint or _step_of(message) == self.step:
-                gone.append(message)
+                items.append(message)
             if self.ended_at is None and message.checkpoint and self.reach.final:
                 self.ended_at = message.number
             for name in self._lanes:
-                gone += self._follow(name)
-        return gone
+                items += self._follow(name)
+        return items
 
     def _is_whole(self, message: Message) -> bool:
         number = message.number
@@ -202,11 +207,11 @@ class Junction:
         )
 
     def _follow(self, name: Lane) -> list[Item]:
-        """What waited in a lane, up to the next message that has not gone on."""
-        gone, waiting = list[Item](), self._lanes[name].waiting
+        """Release the items that waited in a lane, up to the next message that has not passed."""
+        items, waiting = list[Item](), self._lanes[name].waiting
         while waiting and waiting[0][0] <= self.passed:
-            gone += self._through(name, waiting.popleft()[1])
-        return gone
+            items += self._through(name, waiting.popleft()[1])
+        return items
 
 
 def _step_of(message: Message) -> str | None:
@@ -215,28 +220,30 @@ def _step_of(message: Message) -> str | None:
 
 
 class Inlet(NamedTuple):
-    """Where a stream ends: an input of a keyed step, or the sink."""
+    """The end of a stream: an input of a keyed step, or the sink (step None)."""
 
     step: str | None
     input: int
 
 
 def inlets(flow: FlowPlan) -> dict[int, list[Inlet]]:
-    """stream -> where its rows go into keyed steps, and the sink, if it is the last one."""
-    found: dict[int, list[Inlet]] = {}
+    """Stream number -> the keyed steps that its rows enter, and the sink for the last stream."""
+    ends: dict[int, list[Inlet]] = {}
     for number, step in enumerate(flow.steps):
         if isinstance(step, KeyedStep):
             for input, stream in enumerate(flow.reads(number)):
-                found.setdefault(stream, []).append(Inlet(step.id, input))
-    found.setdefault(len(flow.sources) + len(flow.steps) - 1 if flow.steps else 0, []).append(
+                ends.setdefault(stream, []).append(Inlet(step.id, input))
+    ends.setdefault(len(flow.sources) + len(flow.steps) - 1 if flow.steps else 0, []).append(
         Inlet(None, 0)
     )
-    return found
+    return ends
 
 
 def read_by(flow: FlowPlan) -> dict[str | None, tuple[int | str, ...]]:
-    """Each keyed step, and the sink (None), with what it reads through stateless steps: sources by number,
-    and keyed steps."""
+    """Keyed step, or None for the sink -> the sources and keyed steps that feed it.
+
+    Sources are named by number. Stateless steps in between are skipped.
+    """
     made: list[int | str] = list(range(len(flow.sources)))
     for number, step in enumerate(flow.steps):
         made.append(step.id if isinstance(step, KeyedStep) else made[flow.reads(number)[0]])
@@ -244,9 +251,9 @@ def read_by(flow: FlowPlan) -> dict[str | None, tuple[int | str, ...]]:
 
 
 def timeless(flow: FlowPlan) -> set[int | str]:
-    """Sources and keyed steps in which no event time passes."""
-    found: set[int | str] = {n for n, source in enumerate(flow.sources) if source.time is None}
+    """Sources and keyed steps without event time."""
+    untimed: set[int | str] = {n for n, source in enumerate(flow.sources) if source.time is None}
     for step, reads in flow.graph:
-        if found.issuperset(reads):
-            found.add(step)
-    return found
+        if untimed.issuperset(reads):
+            untimed.add(step)
+    return untimed

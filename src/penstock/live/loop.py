@@ -1,7 +1,8 @@
 """A run of a live courier: from one start, or recovery, of the flow's couriers to the next.
 
-One thread decides and sends. The threads of streams and sources only put into its queue what came; another
-one tells the driver which epochs have passed, and one lets rows leave that were kept until they are durable.
+One thread decides and sends. The threads of streams and sources only put events into its queue. Another
+thread reports passed epochs to the driver, and one releases rows that were held back until their epoch was
+durable.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from penstock.live.puller import Pulled, Puller, PullFailed, as_error
 from penstock.live.sinks.sink import NEVER, LiveSink, LiveWriter
 from penstock.live.sources.source import LiveSource
 from penstock.live.traffic import Traffic
+from penstock.logs import LogStyle
 from penstock.offload.courier.redirect import Returned
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
@@ -41,16 +43,16 @@ from penstock.wire.live import (
 _log = logging.getLogger("penstock.live")
 
 _JOIN_S = 5.0
-"""Seconds to wait for a thread that was told to end."""
+"""Seconds to wait for a thread to end."""
 _COUNTED_MS = 500
-"""Milliseconds for the driver to take counts."""
+"""Timeout of a call that sends counts to the driver, in milliseconds."""
 _AGAIN_S = 0.2
-"""Seconds until a driver that did not answer is told again."""
+"""Seconds before a report is retried when the driver did not answer."""
 
 
 @dataclass(frozen=True)
 class CourierTask:
-    """Everything that a courier needs to begin, as Spark ships it."""
+    """Everything that a courier needs to start, as Spark ships it."""
 
     name: str
     flow: FlowPlan
@@ -61,9 +63,11 @@ class CourierTask:
     local: bool
     settings: Settings
     keep_late: bool = False
-    """Whether somebody wants to have the rows that came too late."""
+    """Whether late rows are kept for the user, not only counted."""
     helped: bool = False
-    """Whether burst workers may help: the courier may have to do their work."""
+    """Whether the flow may use burst workers: then the courier may have to do their work itself."""
+    log: LogStyle | None = None
+    """Level and format of log lines; None: Python's defaults."""
 
 
 class _Halt:
@@ -72,7 +76,7 @@ class _Halt:
 
 @dataclass(frozen=True)
 class _ReleaseFailed:
-    """Rows of an epoch that is durable could not be let go."""
+    """Releasing the rows of a durable epoch failed."""
 
     error: Exception
 
@@ -83,8 +87,8 @@ _Event = (
 
 
 class CourierRun:
-    """One run of one courier, in a thread of its own. It ends when it is halted, or with a trouble, of which
-    the driver is told once. `on_death` is called if it ends in a way that nobody may hear of."""
+    """One run of one courier, in its own thread. It ends when it is halted or fails. A failure is reported to
+    the driver once. `on_death` is called if the run ends as if the process had died, without a report."""
 
     def __init__(
         self,
@@ -110,13 +114,13 @@ class CourierRun:
         self._release_thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads of the run."""
         self._run_thread.start()
         self._report_thread.start()
 
     def tell(self, message: Message) -> None:
-        """Put a control message of the driver between chunks. Called by another thread, which connects to
-        hosts that are new, so that the run need not wait for that."""
+        """Queue a control message from the driver, to be sent between chunks. Called by another thread. It
+        also connects to new hosts, so that the run's thread does not wait for that."""
         with self._telling:  # so that messages keep their order
             if message.reroute is not None:
                 for handing in message.reroute.handings:
@@ -126,16 +130,16 @@ class CourierRun:
             self._events.put(message)
 
     def guide(self, guides: Guides) -> None:
-        """Let the run know what to do with rows from now on. Called by another thread."""
+        """Queue new guidance for the rows of keyed steps. Called by another thread."""
         self._events.put(guides)
 
     def release(self, epoch: int) -> None:
-        """An epoch is durable: rows that were kept for that may leave. Called by another thread."""
+        """Release rows that were held back until this epoch was durable. Called by another thread."""
         self._durable.put(epoch)
 
     def halt(self) -> None:
-        """Stop polling and sending, and break all streams off. Returns when that has happened; a poll that
-        is under way may go on for a moment, but nothing comes of it."""
+        """Stop polling and sending, and abort all streams. Returns when that is done. A poll in progress may
+        go on for a moment, but its rows are dropped."""
         self._halted.set()
         self._events.put(_Halt())
         for stream in list(self._streams):
@@ -145,7 +149,7 @@ class CourierRun:
                 thread.join(_JOIN_S)
 
     def join(self) -> None:
-        """Wait for polls that were under way when the run ended."""
+        """Wait for polls that were in progress when the run ended."""
         for puller in self._pullers.values():
             puller.join(_JOIN_S)
 
@@ -156,22 +160,28 @@ class CourierRun:
                 self._loop(kept)
             except Exception as failed:
                 self._trouble(as_error(failed))
-            except BaseException:  # as if the process had died: nobody is told
+            except BaseException:  # as if the process had died: no report
                 self._on_death()
 
     def _trouble(self, error: PenstockError) -> None:
-        """Tell the driver, once, that this run cannot go on; unless it has been given up anyway."""
+        """Report to the driver that this run failed, unless it was halted already."""
         if self._halted.is_set():
             return
         order = self.order
-        _log.info("courier %d cannot go on with run %d: %s", order.courier, order.run, error)
+        _log.info(
+            "Courier %d failed in run %d: %s",
+            order.courier,
+            order.run,
+            error,
+            extra={"courier": order.courier, "run": order.run, "reason": str(error)},
+        )
         facts = {"run": order.run, "courier": order.courier, "error": to_wire(error)}
         with suppress(PenstockError):
             self._driver.call("stream_trouble", self._settings.rpc_timeout_ms, **facts)
 
     def _let_go(self) -> None:
-        """Break off all streams, and let all threads end. Nobody waits for a source's: its poll may take
-        100 ms, in which the next run can have begun."""
+        """Abort all streams and end all threads. Does not wait for the threads of sources: a poll may take
+        100 ms, and the next run may start before it ends."""
         self._halted.set()
         self._reports.put(None)
         self._durable.put(None)
@@ -215,22 +225,20 @@ class CourierRun:
             timeout = None if look_at == NEVER else max(look_at - time.monotonic(), 0.0)
             try:
                 event = events.get(timeout=timeout)
-                while (
-                    not self._halted.is_set()
-                ):  # streams that were broken off bring nothing to go by
+                while not self._halted.is_set():  # what aborted streams deliver is meaningless
                     _take(traffic, event)
                     event = events.get_nowait()
             except Empty:
                 pass
 
     def _release(self, writer: LiveWriter) -> None:
-        """Let rows leave that were kept until they are durable."""
+        """Release rows of durable epochs, until the run ends."""
         try:
             while (epoch := self._durable.get()) is not None:
                 writer.release(epoch)
         except Exception as failed:
             self._events.put(_ReleaseFailed(failed))
-        except BaseException:  # as if the process had died: nobody is told
+        except BaseException:  # as if the process had died: no report
             self._on_death()
 
     def _end_releasing(self, writer: LiveWriter) -> None:
@@ -248,27 +256,31 @@ class CourierRun:
         return stream
 
     def _put(self, event: _Event) -> None:
-        """Hand the run something. Called by the threads of streams and sources."""
+        """Put an event into the run's queue. Called by the threads of streams and sources."""
         self._busy.note()
         self._events.put(event)
 
     def _report(self) -> None:
-        """Tell the driver of epochs that have passed, in their order, and of counts."""
-        while (passed := self._reports.get()) is not None:
-            if isinstance(passed, CourierCounts):
-                with suppress(PenstockError):  # the next ones say the same, and more
-                    facts = codec.to_plain(passed)
+        """Report passed epochs to the driver, in order, and counts."""
+        while (report := self._reports.get()) is not None:
+            if isinstance(report, CourierCounts):
+                with suppress(PenstockError):  # the next report includes these counts
+                    facts = codec.to_plain(report)
                     self._driver.call("counted", _COUNTED_MS, **facts)
                 continue
             while not self._halted.is_set():
                 try:
-                    facts = codec.to_plain(passed)
+                    facts = codec.to_plain(report)
                     self._driver.call("passed", self._settings.rpc_timeout_ms, **facts)
                 except HostLostError:
                     self._halted.wait(_AGAIN_S)
                 except PenstockError as refused:
                     _log.warning(
-                        "epoch %d of courier %d: %s", passed.epoch, passed.courier, refused
+                        "The driver refused the report on epoch %d of courier %d: %s",
+                        report.epoch,
+                        report.courier,
+                        refused,
+                        extra={"epoch": report.epoch, "courier": report.courier},
                     )
                     break
                 else:
@@ -276,7 +288,7 @@ class CourierRun:
 
 
 def _take(traffic: Traffic, event: _Event) -> None:
-    """Hand on what came."""
+    """Pass an event to the traffic of the run. Raises the error of one that failed."""
     match event:
         case Answered(stream, batch, back):
             traffic.answered(stream, batch, back)

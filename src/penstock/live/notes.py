@@ -1,4 +1,4 @@
-"""What a live courier notes of one epoch, to tell the driver when the epoch has passed."""
+"""A live courier's notes about one epoch, for its report to the driver when the epoch has passed."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from penstock.state.arrays import Array, fixed_values
 from penstock.wire.report import Offloaded, Routed, Seen, Usage
 
 _PER_OCTAVE = 8
-"""Buckets of latencies from one to twice as much: each is 9 % wide."""
+"""Latency buckets from a value to its double: each is 9 % wide."""
 _BUCKETS = 40 * _PER_OCTAVE
 _FOLDED = 4_096
-"""Latencies that are put into buckets at a time."""
+"""Number of latencies that are collected before they are put into buckets."""
 _TO_US = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
 
 
 class EpochNotes:
-    """Rows read and sent, what was set aside, and how long rows took, in one epoch of one courier."""
+    """Rows read and sent, rows set aside, and latencies, in one epoch of one courier."""
 
     def __init__(self, flow: FlowPlan, keep_late: bool) -> None:
         self.witness = Witness(flow.sources)
@@ -33,46 +33,47 @@ class EpochNotes:
         self.work = StepWork(flow.on_error, keep_late, self.aside)
         self.tallies = {step.id: Tally(step) for step in flow.keyed}
         self.newest: dict[tuple[int, str], int] = {}
-        """(source, partition) -> its newest event time, in milliseconds."""
+        """(source, partition) -> newest event time, in milliseconds since 1970."""
         self.rows_read: dict[int, dict[str, int]] = {}
-        """Source -> partition -> rows."""
+        """Source -> partition -> number of rows read."""
         self.lag_ms = 0.0
-        """Age of the newest row when it was last read, in milliseconds."""
+        """Age of the newest row of the last poll with rows, in milliseconds."""
         self._latencies = np.zeros(_BUCKETS, np.int64)
         self._unfolded: list[Array] = []
-        """Latencies in microseconds that are in no bucket yet, and how many these are."""
+        """Latencies in microseconds that are in no bucket yet."""
         self._rows = 0
+        """Number of latencies in `_unfolded`."""
         self._offloaded: list[Offloaded] = []
         self._used = Usage()
         self._routed: dict[str, Routed] = {}
 
     def read(self, source: int, partition: str, rows: int) -> None:
-        """Rows of a partition were read."""
+        """Count rows that were read from a partition."""
         here = self.rows_read.setdefault(source, {})
         here[partition] = here.get(partition, 0) + rows
 
     def note_times(self, source: int, newest: Mapping[str, int]) -> None:
-        """A source's partitions have come so far, by their newest event times."""
+        """Record the newest event times of a source's partitions, in milliseconds."""
         for name, time_ms in newest.items():
             place = (source, name)
             self.newest[place] = max(self.newest.get(place, time_ms), time_ms)
 
     def left(self, arrived_us: Iterable[Array], left_us: float) -> None:
-        """Rows that arrived at these times are through."""
+        """Record the latencies of rows that arrived at these times and left at `left_us`, in microseconds."""
         for times in arrived_us:
             self._unfolded.append(left_us - times)
             self._rows += len(times)
         if self._rows > _FOLDED:
             self._fold()
 
-    def offload(self, told: Offloaded | None, used: Usage) -> None:
-        """What burst workers did for a step."""
-        if told is not None:
-            self._offloaded.append(told)
+    def offload(self, offloaded: Offloaded | None, used: Usage) -> None:
+        """Add what burst workers did for a step, and what they used."""
+        if offloaded is not None:
+            self._offloaded.append(offloaded)
         self._used += used
 
     def route(self, step: str, rows: int, combined: bool) -> None:
-        """Rows have come by where those of a step leave for burst workers."""
+        """Count rows of a step that could have been redirected to burst workers."""
         before = self._routed.get(step, Routed(0, False))
         self._routed[step] = Routed(before.rows + rows, before.combined or combined)
 
@@ -83,7 +84,7 @@ class EpochNotes:
         self._unfolded, self._rows = [], 0
 
     def seen(self) -> Seen:
-        """All of it as a report."""
+        """The notes as a report."""
         self._fold()
         filled = np.flatnonzero(self._latencies)
         middles = np.exp2((filled + 0.5) / _PER_OCTAVE)
@@ -102,11 +103,11 @@ class EpochNotes:
 
 
 def arrivals_us(batch: pa.RecordBatch, column: str | None, now_us: float) -> Array:
-    """When each row arrived, in microseconds since 1970; without such a column, when the courier got it."""
+    """Arrival time of each row, in microseconds since 1970: from a column, or `now_us` without one."""
     if column is None:
         return np.full(batch.num_rows, now_us)
     times = batch.column(column)
     if times.null_count:
         times = times.drop_null()
-    found: Array = fixed_values(times) * _TO_US[times.type.unit]
-    return found
+    arrived_us: Array = fixed_values(times) * _TO_US[times.type.unit]
+    return arrived_us

@@ -1,11 +1,12 @@
-"""A courier's way to one keyed step: rows wait in line, are cut into chunks, and go to the hosts.
+"""A courier's connection to one keyed step: rows queue up, are cut into chunks, and go to the hosts.
 
-An outlet knows nothing of alignment: it gets what a junction lets through, rows and control messages, and
-keeps that order. A message takes all rows before it along at once.
+An outlet does no alignment: it gets rows and control messages from a junction, and keeps their order. When
+a message comes, all rows before it are sent at once.
 
-Rows of a chunk may be redirected to burst workers. What these make of them goes to the hosts that own it by
-then, as a chunk of its own, in the same epoch: a checkpoint waits in line until nothing is outstanding. Hosts
-are told of no time that an outstanding row could be behind; late rows are judged by the courier's own time.
+Rows of a chunk may be redirected to burst workers. The partial states made of them go to the hosts that own
+their slots by then, as a chunk of its own, in the same epoch: a checkpoint waits in the queue until nothing
+is outstanding. Hosts never get a watermark that could make an outstanding row late. The courier judges late
+rows by its own watermark.
 """
 
 from __future__ import annotations
@@ -56,46 +57,46 @@ from penstock.wire.live import (
 from penstock.wire.report import Counts
 
 _TIME_S = 0.005
-"""Seconds from one word about event time to the next, at least: it costs nearly as much as a chunk."""
+"""Least seconds between two watermarks sent to hosts: each costs nearly as much as a chunk."""
 _GREETING_S = 0.1
-"""Seconds to wait for the watermarks of hosts, after a time in which the courier was idle."""
+"""Seconds to wait for the watermarks of hosts after the courier was idle."""
 _BEHIND_S = 0.02
-"""Seconds of work for hosts that are on their way to them from which on they are behind."""
+"""Seconds of work in flight from which on hosts count as behind."""
 _ALWAYS = 256.0
-"""Rows that may always be on their way to hosts."""
+"""Rows that may always be in flight to hosts."""
 _PART_S = 0.0004
-"""Seconds of work in Flight for a part of a chunk, there and back, on both sides together."""
+"""Seconds of work that Flight does for one part of a chunk, both ways, on both sides together."""
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What an outlet needs of the run that it is part of."""
+    """The parts of a run that its outlets need."""
 
     connect: Callable[[str, str, str, int | None], HostStream]
-    """Opens a stream, given step, host, location, and the message with which the host joins the run; None:
-    it is there from the beginning."""
+    """Opens a stream, given step, host, location, and the number of the message with which the host joins the
+    run; None if it was there from the start."""
     parted: Callable[[HostStream, int], None]
-    """Called when a host has left its step with a message."""
+    """Called when a host leaves its step, with its stream and the number of the message."""
     notes: Callable[[int], EpochNotes]
-    """The notes of an epoch."""
+    """Returns the notes of an epoch."""
     window: ByteWindow
     clock: Callable[[], float]
-    """Seconds, never back."""
+    """Monotonic clock, in seconds."""
     now_us: Callable[[], float]
-    """The time of day."""
+    """Time of day, in microseconds since 1970."""
     where: dict[str, int]
-    """What fault points tell of the courier."""
+    """Run and courier number, as passed to fault points."""
     own: Callable[[Reflex], Reflex]
-    """The courier's part of a reflex."""
+    """Returns this courier's part of a reflex."""
     in_order: Callable[[str, int], None] | None = None
-    """Called, where the flow is ordered, with a step and a serial number: all hosts of the step have applied
-    the records with lower ones."""
+    """Called in ordered flows with a step and a serial number, when all hosts of the step have applied the
+    records with lower numbers. None if the flow is not ordered."""
 
 
 class Outlet:
-    """One keyed step, as one courier sends to it. Used by one thread.
+    """Sends one courier's rows to one keyed step. Used by one thread.
 
-    `behind` are the outlets of the steps that rows pass after this one.
+    `behind` holds the outlets of the steps that rows pass after this one.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class Outlet:
         meter: StepMeter | None = None,
     ) -> None:
         self.meter = meter
-        """Counts records for control; None: nobody wants that."""
+        """Counts records for control; None if counting is off."""
         self.step, self.junction, self.pacer, self.behind = step, junction, pacer, behind
         self.epoch, self._run = epoch, run
         self._routes = order.routes
@@ -121,28 +122,28 @@ class Outlet:
         }
         self._line: deque[InputRows | Message] = deque()
         self._messages = 0
-        """How many there are in line."""
+        """Number of messages in the queue."""
         self._bytes = 0
-        """Of the rows in line."""
+        """Size of the rows in the queue, in bytes."""
         self.rows = 0
-        """Rows in line."""
+        """Number of rows in the queue."""
         self._put_us: deque[float] = deque()
-        """When each batch in line was put there, if records are counted."""
-        self._own = self._told = Time(order.watermark_ms)
-        """This courier's time, and what hosts know of it."""
-        self._told_at = -NEVER
+        """Time at which each batch was queued, in microseconds, if records are counted."""
+        self._own = self._sent_time = Time(order.watermark_ms)
+        """This courier's event time, and the one that hosts know."""
+        self._sent_at = -NEVER
         self._marks: dict[str, int] = {}
         """Host -> its watermark."""
         self._awaited: set[str] = set()
-        """Hosts whose watermarks the courier must hear before it sends rows again."""
+        """Hosts that must report their watermarks before the courier sends rows again."""
         self._awaited_until = 0.0
         self._waking = False
         self._sender: tuple[int | None, Sender] | None = None
-        """The sender in use, and the watermark that it judges late rows by."""
+        """Watermark by which rows are judged late, and the sender that uses it."""
         self._guide = StepGuide(step.id)
         self._number = -1
         self._serial = 0
-        """The serial number of the next record, where the flow is ordered."""
+        """Serial number of the next record, if the flow is ordered."""
         self._flights = Flights(
             *(pacer, run.window, meter, run.clock, run.now_us),
             lambda: sum(outlet.pacer.cost_s for outlet in behind),
@@ -154,7 +155,7 @@ class Outlet:
         self._reflex: Reflex | None = None
 
     def guide(self, guide: StepGuide, reach: str | None) -> None:
-        """What to do with rows from the next chunk on."""
+        """Apply new guidance, from the next chunk on."""
         must_be_slots(guide.watched, self.step.slots)
         self._guide, self._sender = guide, None
         self._redirect.guide(guide.offload, reach)
@@ -162,7 +163,7 @@ class Outlet:
         self._reflex = None if reflex is None else self._run.own(reflex)
 
     def put(self, item: InputRows | Message) -> None:
-        """Rows, or a message, that come next."""
+        """Queue rows or a message."""
         if isinstance(item, Message):
             self._messages += 1
         else:
@@ -175,7 +176,7 @@ class Outlet:
         self._line.append(item)
 
     def heard(self, stream: HostStream, back: Back) -> None:
-        """A host has answered."""
+        """Handle a host's reply."""
         self._flights.worked(stream.host, back.busy_us)
         self._applied(stream.unapplied.applied(back.took, back.done), stream.host)
         self._feed(stream.host)
@@ -184,11 +185,11 @@ class Outlet:
             self._awaited.discard(stream.host)
 
     def ended(self, stream: HostStream) -> None:
-        """The stream to a host that left has ended."""
+        """Handle the end of the stream to a host that left."""
         self._applied(stream.unapplied.applied(self._number), stream.host)
 
     def _applied(self, numbers: Iterable[int], host: str) -> None:
-        """A host has applied its parts of these chunks."""
+        """Record that a host has applied its parts of these chunks."""
         flights, pace, now = self._flights, self._pace(host), self._run.clock()
         for number in numbers:
             records = pace.applied(number, now)
@@ -197,34 +198,34 @@ class Outlet:
             flights.applied((number,), host)
 
     def room(self, now: float, within_s: float) -> float:
-        """Rows that hosts can apply within a time, beyond those that are on their way to them; without end
-        where burst workers take what is too much."""
+        """Rows that hosts can apply within `within_s` seconds, beyond those queued or in flight. Infinite if
+        burst workers take the excess."""
         if self._guide.offload is not None:
             return float("inf")
         flights = self._flights
         return max(flights.peak.of(now) * within_s, _ALWAYS) - flights.hosts.ahead - self.rows
 
     def counts(self, behind: int) -> StepCounts | None:
-        """What was counted; `behind` rows are with sources. None: nobody wants that."""
+        """Counts of the step so far; `behind` rows are still in sources. None if counting is off."""
         if self.meter is None:
             return None
         now_us = self._run.now_us()
         return self.meter.counts(now_us, self.rows + behind, self._backlog.oldest_us())
 
     def work(self) -> float:
-        """Do what is due. Gives the time at which to look again, if nothing happens before."""
+        """Send what is due. Returns the time at which to call again, if nothing happens before."""
         while True:
             look_at, now = self._work_line(), self._run.clock()
             if not self._bring(self._redirect.overdue(now, self._notes.work)):
                 hurry, behind = self._messages > 0, self._flights.hosts.waits_s(now) > _BEHIND_S
                 return min(look_at, self._redirect.ask(now, hurry, behind))
 
-    def returned(self, told: Returned) -> None:
-        """A burst worker has answered, or failed."""
-        self._bring(self._redirect.returned(told, self._notes.work))
+    def returned(self, reply: Returned) -> None:
+        """Handle the reply of a burst worker, or its failure."""
+        self._bring(self._redirect.returned(reply, self._notes.work))
 
     def close(self) -> None:
-        """The run is over."""
+        """Release resources at the end of the run."""
         self._redirect.close()
 
     def _work_line(self) -> float:
@@ -246,44 +247,46 @@ class Outlet:
             self._pass(message)
 
     def _awake(self, now: float) -> bool:
-        """Whether rows may be sent. After a time in which the courier was idle, hosts are told and heard
-        first: they may have gone beyond what it knows of, and wait for it again from then on."""
+        """Whether rows may be sent. A courier that was idle first tells hosts that it is back, and waits for
+        their watermarks: they may have advanced meanwhile, and only wait for it again from then on."""
         if self._awaited and now < self._awaited_until:
             return False
         if self._waking:
             self._waking = False
-            self._awaited.clear()  # those that said nothing have nothing new to say
-            self._own = self._told = Time(_newest(self._told.watermark_ms, *self._marks.values()))
-        if self._told.idle and not self.junction.reach.idle:
-            self._tell(Time(self._told.watermark_ms), now)
+            self._awaited.clear()  # hosts that did not answer have no newer watermark
+            self._own = self._sent_time = Time(
+                _newest(self._sent_time.watermark_ms, *self._marks.values())
+            )
+        if self._sent_time.idle and not self.junction.reach.idle:
+            self._tell(Time(self._sent_time.watermark_ms), now)
             self._waking, self._awaited = True, set(self.streams)
             self._awaited_until = now + _GREETING_S
             return False
         return True
 
     def _tell_time(self, now: float) -> float:
-        """Tell hosts how far event time has come, if that is news."""
+        """Send hosts the courier's event time, if it has changed. Returns the time at which to call again."""
         reach = self.junction.reach
         own = Time(_newest(self._own.watermark_ms, reach.watermark_ms), reach.idle, reach.final)
-        told = own
+        sent = own
         before = [self._redirect.watermark_ms] if self._redirect.outstanding else []
         before += [self._backlog.watermark_ms] if self._backlog else []
         if before:
             known = [time for time in before if time is not None]
             least = min(known) if len(known) == len(before) else None
-            told = Time(_newest(self._told.watermark_ms, least))
-        if (own, told) == (self._own, self._told):
+            sent = Time(_newest(self._sent_time.watermark_ms, least))
+        if (own, sent) == (self._own, self._sent_time):
             return NEVER
-        if now < self._told_at + _TIME_S and not told.final:
-            return self._told_at + _TIME_S
-        self._own, self._told_at = own, now
-        if told != self._told:
-            self._tell(told, now)
+        if now < self._sent_at + _TIME_S and not sent.final:
+            return self._sent_at + _TIME_S
+        self._own, self._sent_at = own, now
+        if sent != self._sent_time:
+            self._tell(sent, now)
         return NEVER
 
     def _tell(self, time: Time, now: float) -> None:
         self._send(Frame(time=time))
-        self._told, self._told_at = time, now
+        self._sent_time, self._sent_at = time, now
 
     def _send(self, frame: Frame) -> None:
         metadata = codec.encode(frame)
@@ -342,7 +345,7 @@ class Outlet:
         now: float,
         notes: EpochNotes,
     ) -> Parted:
-        """Take out of a chunk what burst workers get."""
+        """Remove the rows that burst workers get from a chunk."""
         if self._guide.offload is None or not fit[0]:
             return Parted()
         (rows,) = fit[0]
@@ -360,7 +363,7 @@ class Outlet:
         return parted
 
     def _bring(self, settled: Iterable[Settled]) -> bool:
-        """Send hosts what was made of redirected rows; gives whether there was any."""
+        """Send hosts the partial states of redirected rows. Returns whether there were any."""
         brought, notes = False, self._notes
         tally, slots = notes.tallies[self.step.id], self.step.slots
         for of, rows, made in settled:
@@ -368,10 +371,10 @@ class Outlet:
             point("courier.offloaded", **self._offload_where)
             notes.work.late(self.step, [(0, late) for late in made.late])
             if not self._redirect.by_slot and made.sent:
-                # Each record stands for as many rows.
-                found = slots_of(np.concatenate([one.hashes for one in made.sent]), slots)
-                each = rows / max(len(found), 1)
-                counts = np.rint(np.bincount(found, minlength=slots) * each).astype(np.int64)
+                # Rows are attributed to records evenly.
+                record_slots = slots_of(np.concatenate([sent.hashes for sent in made.sent]), slots)
+                each = rows / max(len(record_slots), 1)
+                counts = np.rint(np.bincount(record_slots, minlength=slots) * each).astype(np.int64)
                 of.counts += counts
                 self._count(counts, tally)
             self._number += 1
@@ -380,13 +383,13 @@ class Outlet:
                 records = {host: sum(b.num_rows for b, _ in some) for host, some in parts.items()}
                 self.meter.brought(self._number, records)
             number, came_us = self._number, self._flights.came_us(of)
-            # It waits for nothing: it is of older rows than those that wait, and time must not pass it.
+            # It must not wait: its rows are older than those that wait, and time must not pass them.
             kept = self._send_chunk(self._redirect.kind, parts, came_us, waits=False)
             self._flights.brought(number, of, kept)
         return brought
 
     def _came(self, times_us: list[Array]) -> tuple[float, float]:
-        """When rows came, on average, and when the first did; now, where that is not known."""
+        """Mean and earliest arrival time of rows, in microseconds; the current time if unknown."""
         known = [some for some in times_us if len(some)]
         if not known:
             return self._run.now_us(), self._run.now_us()
@@ -394,7 +397,7 @@ class Outlet:
         return float(came_us.mean()), float(came_us.min())
 
     def _count(self, carried: Counts, tally: Tally) -> None:
-        """Count rows that burst workers carry as records that hosts would have got."""
+        """Count rows that go to burst workers as records that hosts would have got."""
         tally.counts += carried
         if self.meter is not None:
             self.meter.carried(carried)
@@ -402,12 +405,12 @@ class Outlet:
     def _parts(
         self, outgoing: Iterable[Outgoing], tally: Tally | None
     ) -> dict[str, list[tuple[pa.RecordBatch, Array]]]:
-        """What is to be sent to each host, with the slots of its records and of others; counted, if there is
-        a tally."""
+        """Host -> the batches to send to it, each with the slots of all records that it was split from.
+        Counts the records if there is a tally."""
         parts: dict[str, list[tuple[pa.RecordBatch, Array]]] = {}
-        for one in outgoing:
-            slots = slots_of(one.hashes, self.step.slots) if tally is None else tally.note(*one)
-            batch = one.batch
+        for sent in outgoing:
+            slots = slots_of(sent.hashes, self.step.slots) if tally is None else tally.note(*sent)
+            batch = sent.batch
             if self._run.in_order is not None:
                 batch = with_serial(batch, self._serial)
                 self._serial += batch.num_rows
@@ -422,8 +425,8 @@ class Outlet:
         came_us: float,
         waits: bool = True,
     ) -> int:
-        """Send each host its part of the newest chunk, if it may have more; else it `waits`, if it may. Gives
-        in how many parts the chunk goes: a record that waits is one of its own."""
+        """Send each host its part of the newest chunk. If the host is busy and `waits` is true, the part
+        waits in the backlog. Returns the number of parts; each waiting record counts as one."""
         metadata, count = codec.encode(Frame(chunk=Chunk(self._number, kind))), 0
         for host, batches in parts.items():
             batch, pace = one_batch([batch for batch, _ in batches]), self._pace(host)
@@ -443,14 +446,14 @@ class Outlet:
         return count
 
     def _send_to(self, host: str, metadata: bytes, batch: pa.RecordBatch) -> None:
-        """Send a host the newest chunk."""
+        """Send a host its part of the newest chunk."""
         stream = self.streams[host]
         stream.unapplied.add(self._number)
         self._pace(host).sent(self._number, batch.num_rows, self._run.clock())
         stream.send(metadata, batch)
 
     def _feed(self, host: str, all: bool = False) -> None:
-        """Send a host what waits for it, as far as it may have more, or all of it."""
+        """Send a host the records that wait for it, as many as it can take, or all of them."""
         pace = self._pace(host)
         while self._backlog.of(host) and (all or pace.room):
             records = self._backlog.take(host, float("inf") if all else pace.most)
@@ -486,7 +489,7 @@ class Outlet:
         if self._sender is not None and self._sender[0] == watermark:
             return self._sender[1]
         if self._combines:
-            # One for each chunk: what it has seen before must not make it leave out rows.
+            # One sender per chunk: keys that it has seen in earlier chunks must not make it skip rows.
             return self.step.plan.sender(self._time, two_stage=True)
         made = self.step.plan.sender(self._time)
         if made.combines:
@@ -495,16 +498,16 @@ class Outlet:
         return made
 
     def _released(self, before: int | None) -> None:
-        """All hosts have applied the records with lower serial numbers; None: all that were sent."""
+        """Report the serial number below which hosts have applied all records; None for all records sent."""
         assert self._run.in_order is not None
         self._run.in_order(self.step.id, self._serial if before is None else before)
 
     def _pass(self, message: Message) -> None:
-        """Put a control message between chunks."""
+        """Send a control message to the hosts, between chunks."""
         where = {"step": self.step.id, "epoch": self.epoch, **self._run.where}
         point("courier.message", **where)
         if message.checkpoint is not None:
-            self._notes.offload(*self._redirect.told())
+            self._notes.offload(*self._redirect.report())
             for host in self._backlog.hosts:
                 self._feed(host, all=True)
             self._send(Frame(message=message))
@@ -525,7 +528,7 @@ class Outlet:
         self.streams |= joined
         self._send(Frame(message=message))
         for stream in joined.values():
-            stream.send(codec.encode(Frame(time=self._told)))
+            stream.send(codec.encode(Frame(time=self._sent_time)))
         self._routes = rerouted(self._routes, reroute)
         sources = dict.fromkeys(handing.source for handing in reroute.handings)
         self._backlog.route([host for host in sources if self._backlog.of(host)], self._routes)
@@ -544,7 +547,7 @@ class Outlet:
 
 
 def rerouted(routes: RouteTable, reroute: Reroute) -> RouteTable:
-    """The routes once slots have changed hands, with those hosts that own any."""
+    """The routes after slots have moved, with only the hosts that own slots."""
     hosts = list(dict.fromkeys([*routes.hosts, *(h.target for h in reroute.handings)]))
     owner = routes.owner.copy()
     for handing in reroute.handings:
@@ -554,7 +557,7 @@ def rerouted(routes: RouteTable, reroute: Reroute) -> RouteTable:
 
 
 def one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """All rows in one batch."""
+    """The rows of all batches, as one batch."""
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 

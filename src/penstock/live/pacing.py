@@ -1,11 +1,11 @@
-"""When a courier cuts the next chunk of a step. Pure: the clock is handed in, in seconds.
+"""Decides when a courier cuts the next chunk of a step. Pure: callers pass the clock, in seconds.
 
-What a chunk costs hardly depends on how many rows it has. So the busier a step is, the more rows should
-go together: after a chunk the courier pauses for a multiple of the work that chunks were of late, unless
-so few rows come that it would pause for next to nothing. While rows are rare they are never waited for.
+The cost of a chunk hardly depends on its number of rows. So the busier a step is, the more rows should
+share a chunk: after each chunk the courier pauses for a multiple of the recent work per chunk. While few
+rows arrive, a pause would gain little, and the courier sends them at once.
 
-Work is time in which a process was busy, not time that passed: on a machine that does other things, too,
-chunks take longer, and larger ones would take longer still.
+Work is the time in which a process was busy, not elapsed time. On a machine with other load, chunks take
+longer, and larger chunks would take longer still.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from collections import deque
 from itertools import islice
 
 _SHARE = 0.5
-"""Part of the time that chunks may take, one after the other: at 1.8 ms a chunk that is one every 3.6 ms."""
+"""Fraction of the time that chunks may take, one after the other: at 1.8 ms a chunk, one every 3.6 ms."""
 _FEW, _MANY = 4.0, 24.0
-"""Rows of a pause: up to the first number it is not worth its while, from the second on entirely."""
+"""Rows that arrive in a full pause. The courier does not pause for `_FEW`, and pauses in full for `_MANY`."""
 _SMOOTH = 0.1
-"""Weight of what the newest chunk cost."""
+"""Weight of the newest chunk in smoothed costs."""
 _SPAN_S, _KEPT_S = 0.25, 10.0
-"""Seconds of a span whose rate is measured, and for which it is kept."""
+"""Length of a span in which a rate is measured, and how long that rate is kept, in seconds."""
 _MEMORY_S = 0.1
-"""Seconds after which the rate of rows is forgotten."""
+"""Seconds after which a measured rate of rows is forgotten."""
 _FRESH_S = 1.0
-"""Seconds for which it counts how fast hosts were while rows waited."""
+"""Seconds for which a measured throughput of hosts is valid."""
 _ENOUGH_S = 0.02
-"""Seconds in which rows must have waited before that tells anything."""
+"""Seconds for which rows must have waited before the throughput of hosts is known."""
 
 
 class Pacer:
@@ -43,19 +43,19 @@ class Pacer:
     def __init__(self, longest_s: float, at_once: int = 2, share: float = _SHARE) -> None:
         self.longest_s, self._at_once, self._share = longest_s, at_once, share
         self._flying: dict[int, float] = {}
-        """Chunks that are not done: when each was cut; in order."""
+        """Number of each chunk in flight -> when it was cut, oldest first."""
         self.cost_s = 0.001
-        """Seconds from a chunk's cut until hosts have applied it, of late."""
+        """Recent seconds from the cut of a chunk until hosts have applied it."""
         self._work_s = 0.001
-        """Seconds of work that a chunk was, of late."""
+        """Recent seconds of work per chunk."""
         self.pause_s = 0.0
-        """Seconds from one cut to the next."""
+        """Least seconds from one cut to the next."""
         self._rate = 0.0
-        """Rows per second."""
+        """Recent rows per second."""
         self._last_cut: float | None = None
 
     def cut(self, number: int, rows: int, now: float) -> None:
-        """A chunk was cut."""
+        """Record that a chunk was cut."""
         self._flying[number] = now
         if self._last_cut is not None:
             elapsed = max(now - self._last_cut, 1e-6)
@@ -65,8 +65,8 @@ class Pacer:
         self._set_pause()
 
     def done(self, number: int, now: float, work_s: float | None = None) -> None:
-        """A chunk has been applied, and was so much work; None: as much as time has passed."""
-        # One that waits for state to move says little of what the next will cost.
+        """Record that a chunk was applied, with its seconds of work; None counts the elapsed time as work."""
+        # A chunk that waited for state to move says little about the cost of the next one.
         took_s = min(now - self._flying.pop(number), self.longest_s)
         work_s = took_s if work_s is None else min(work_s, self.longest_s)
         self.cost_s += _SMOOTH * (took_s - self.cost_s)
@@ -74,17 +74,17 @@ class Pacer:
         self._set_pause()
 
     def free(self, now: float) -> bool:
-        """Whether there may be another chunk in flight."""
+        """Whether another chunk may be in flight."""
         return self._free_at() <= now
 
     def next_at(self) -> float:
-        """When the next chunk may be cut, if none is done before."""
+        """Time at which the next chunk may be cut, if none is applied before."""
         paused = 0.0 if self._last_cut is None else self._last_cut + self.pause_s
         return max(paused, self._free_at())
 
     def _free_at(self) -> float:
-        """Chunks that take much longer than usual do not count: rows that a host holds back, until their
-        state has come, must not hold back all others."""
+        """Time from which another chunk may be in flight. Chunks that take much longer than usual do not
+        count: rows that wait for their state must not hold up all others."""
         if len(self._flying) < self._at_once:
             return 0.0
         cuts = reversed(self._flying.values())
@@ -98,7 +98,7 @@ class Pacer:
 
 
 class Throughput:
-    """Rows per second that hosts apply while more of them wait, and how many wait.
+    """Rows per second that hosts apply while more rows wait, and the number of rows in flight.
 
     >>> seen = Throughput()
     >>> for n in range(100):
@@ -111,19 +111,19 @@ class Throughput:
 
     def __init__(self) -> None:
         self.ahead = 0
-        """Rows that were sent, and are not applied."""
+        """Rows that were sent and are not applied."""
         self._rows = self._busy_s = 0.0
-        """Rows applied, and the time that this took while more of them waited; both fade."""
+        """Rows applied while more waited, and the seconds that this took. Old measurements fade."""
         self._since: float | None = None
-        """When rows were last applied, if more of them waited then."""
+        """Time at which rows were last applied, if more waited then."""
         self._at = 0.0
 
     def sent(self, rows: int) -> None:
-        """Rows are on their way to hosts."""
+        """Record that rows were sent to hosts."""
         self.ahead += rows
 
     def applied(self, rows: int, now: float) -> None:
-        """Hosts have applied rows."""
+        """Record that hosts have applied rows."""
         self.ahead -= rows
         if self._since is not None:
             elapsed = now - self._since
@@ -133,19 +133,19 @@ class Throughput:
         self._since = now if self.ahead > 0 else None
 
     def waits_s(self, now: float) -> float:
-        """Seconds until hosts have applied what is on its way to them; 0: they let nothing wait."""
+        """Seconds until hosts have applied the rows in flight; 0 if they keep up."""
         rate = self.rate(now)
         return self.ahead / rate if rate else 0.0
 
     def rate(self, now: float) -> float | None:
-        """Rows per second; None: hosts have not let rows wait for long, of late."""
+        """Rows per second that hosts apply when they are busy; None if rows have not waited recently."""
         if now - self._at > _FRESH_S or self._busy_s < _ENOUGH_S:
             return None
         return self._rows / self._busy_s
 
 
 class PeakRate:
-    """The highest rate at which hosts have applied rows of late: what they can do, or nearly so.
+    """The highest recent rate at which hosts have applied rows: an estimate of their capacity.
 
     >>> peak = PeakRate()
     >>> for n in range(100):
@@ -156,11 +156,11 @@ class PeakRate:
 
     def __init__(self) -> None:
         self._spans: deque[tuple[float, float]] = deque()
-        """End of a span of time, and the rate in it."""
+        """End of each measured span, and its rows per second."""
         self._since, self._rows = 0.0, 0
 
     def note(self, rows: int, now: float) -> None:
-        """Hosts have applied rows."""
+        """Record that hosts have applied rows."""
         if now - self._since >= _SPAN_S:
             if self._rows and now - self._since < _KEPT_S:
                 self._spans.append((now, self._rows / (now - self._since)))
@@ -168,14 +168,14 @@ class PeakRate:
         self._rows += rows
 
     def of(self, now: float) -> float:
-        """Rows per second; 0: nothing was applied of late."""
+        """Rows per second; 0 if nothing was applied recently."""
         while self._spans and self._spans[0][0] < now - _KEPT_S:
             self._spans.popleft()
         return max((rate for _, rate in self._spans), default=0.0)
 
 
 class ByteWindow:
-    """Bytes that a courier holds or has in flight: polled, waiting, or sent and not applied.
+    """Bytes that a courier holds or has in flight (polled, waiting, or sent and not applied), with a limit.
 
     >>> window = ByteWindow(100)
     >>> window.add(120)
@@ -191,7 +191,7 @@ class ByteWindow:
         self.held = 0
 
     def add(self, bytes: int) -> None:
-        """Take this many more; fewer, if it is below 0."""
+        """Add bytes; a negative number releases them."""
         self.held += bytes
 
     @property

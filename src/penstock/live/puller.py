@@ -1,4 +1,4 @@
-"""The thread of a source: polls when it is allowed to, and hands on what it got."""
+"""The thread of a source: polls when it is allowed to, and passes on the rows."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from penstock.errors import PenstockError
 from penstock.live.sources.source import LiveReader, Polled
 
 _WAIT_MS = 100.0
-"""Milliseconds that one poll waits for a row, and so that the end of a run may wait for a poll."""
+"""Milliseconds that one poll waits for a row. The end of a run may wait as long for a poll."""
 
 
 class Pulled(NamedTuple):
-    """What one poll of a source gave."""
+    """The result of one poll of a source."""
 
     source: int
     polled: list[Polled]
     ended: bool
-    """Nothing more will come."""
+    """Whether the source has ended."""
 
 
 class PullFailed(NamedTuple):
-    """A source could not be read."""
+    """An error while reading a source."""
 
     source: int
     error: Exception
 
 
 class Puller:
-    """Polls one source. Each `allow` makes it poll until there are rows, once: whoever takes the rows decides
-    when there may be more, so that pressure reaches the source."""
+    """Polls one source in its own thread. Each `allow` makes it poll until it has rows, once. The consumer of
+    the rows decides when to call it again, so that backpressure reaches the source."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Puller:
         open: Callable[[], LiveReader],
         put: Callable[[Pulled | PullFailed], None],
     ) -> None:
-        """`open` is called in the puller's own thread."""
+        """`open` makes the reader, and is called in the puller's own thread."""
         self._source, self._open, self._put = source, open, put
         self._allowed: SimpleQueue[int] = SimpleQueue()
         self._done: Mapping[str, Any] | None = None
@@ -51,20 +51,20 @@ class Puller:
 
     @property
     def behind(self) -> int:
-        """Rows that are there and were not read, as far as is known."""
+        """Number of rows that the source has and that were not read, as far as is known."""
         reader = self._reader
         return 0 if reader is None else reader.behind()
 
     def allow(self, most_rows: int) -> None:
-        """Let it poll, for about so many rows at most."""
+        """Allow one poll, for about `most_rows` rows at most."""
         self._allowed.put(most_rows)
 
     def commit(self, positions: Mapping[str, Any]) -> None:
-        """Let the source know, when it is polled next, that what is before these positions is done with."""
+        """Tell the source, before its next poll, that rows before these positions are not needed again."""
         self._done = positions
 
     def close(self) -> None:
-        """End the thread, once its poll is over."""
+        """End the thread, once its current poll is over."""
         self._left.set()
         self._allowed.put(0)
 
@@ -100,7 +100,7 @@ class Puller:
 
 
 def as_error(failed: Exception) -> PenstockError:
-    """The error as one that can be told to the driver."""
+    """The error as one that can be sent to the driver."""
     if isinstance(failed, PenstockError):
         return failed
     return PenstockError(f"a courier failed with {type(failed).__name__}: {failed}")

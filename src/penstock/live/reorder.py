@@ -1,10 +1,10 @@
-"""Answers of an ordered step's hosts, in the order of what was sent to them. Pure: values in, values out.
+"""Puts the output of an ordered step's hosts back into input order. Pure: values in, values out.
 
-Records that a courier sends to a step have serial numbers, and what a host answers says which record has
-caused it. Rows wait here until every host has applied all records up to that one: then nothing can come that
-belongs before them. What time has made due waits until the event time of all hosts has come as far.
+Records that a courier sends to a step have serial numbers, and each output row names the record that caused
+it. A row waits here until every host has applied all records up to that one: then no row can come that
+belongs before it. Rows caused by event time wait until the watermarks of all hosts have reached that time.
 
-A checkpoint ends the waiting: it goes on when all hosts have echoed it, so that all before it is here.
+A checkpoint ends the waiting. It passes when all hosts have echoed it, so all rows before it are here.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _NEVER_MS = -(1 << 63)
 
 @dataclass(frozen=True)
 class _Waiting:
-    """Rows of one answer, with their places."""
+    """Rows of one reply, with their places."""
 
     rows: pa.RecordBatch
     places: Places
     watermark_ms: int | None = None
-    """What the host had fired up to, behind rows that time has made due."""
+    """Watermark in milliseconds that the host had fired up to, for rows caused by event time."""
 
     def cut(self, goes: Array) -> tuple[_Waiting | None, _Waiting | None]:
-        """The rows that go, and the rows that stay; None: no rows."""
+        """Split into the rows that leave and the rows that stay; None where there are no rows."""
         if goes.all():
             return self, None
         if not goes.any():
@@ -62,12 +62,12 @@ class ReorderBuffer:
 
     def __init__(self) -> None:
         self.before = 0
-        """Records with lower serial numbers have been applied by all hosts."""
+        """Serial number below which all hosts have applied all records."""
         self._records: list[_Waiting] = []
         self._due: list[_Waiting] = []
 
     def put(self, answer: pa.RecordBatch, watermark_ms: int | None = None) -> None:
-        """Rows that a host has answered: all caused by records, or all by time, up to this watermark."""
+        """Add output rows of a host: all caused by records, or all by event time up to this watermark."""
         (rows,), (places,) = split_places([answer])
         if places.of_time[0]:
             self._due.append(_Waiting(rows, places, watermark_ms))
@@ -75,23 +75,23 @@ class ReorderBuffer:
             self._records.append(_Waiting(rows, places))
 
     def ready(self) -> list[pa.RecordBatch]:
-        """Take out what records have caused whose turn has come."""
+        """Remove and return rows caused by records, if no earlier row can come any more."""
         if not self._records:
             return []
-        goes, self._records = _cut(self._records, lambda one: one.places.minor < self.before)
+        goes, self._records = _cut(self._records, lambda rows: rows.places.minor < self.before)
         return _sorted(goes)
 
     def ready_due(self, reach: Reach) -> list[pa.RecordBatch]:
-        """Take out what is due at the event time that all hosts have come to."""
+        """Remove and return rows caused by event time that all hosts have reached."""
         if not self._due:
             return []
         passed_ms = _NEVER_MS if reach.watermark_ms is None else reach.watermark_ms
 
-        def may_go(one: _Waiting) -> Array:
-            told_ms, due_ms = one.watermark_ms, one.places.due_ms
+        def may_go(waiting: _Waiting) -> Array:
+            fired_ms, due_ms = waiting.watermark_ms, waiting.places.due_ms
             if reach.final:
                 return np.full(len(due_ms), True)
-            if reach.idle or told_ms is None or told_ms <= passed_ms:
+            if reach.idle or fired_ms is None or fired_ms <= passed_ms:
                 return due_ms < AT_THE_END
             return due_ms <= passed_ms
 
@@ -99,7 +99,7 @@ class ReorderBuffer:
         return _sorted(goes)
 
     def flush(self) -> list[pa.RecordBatch]:
-        """Take out everything: nothing more comes that belongs before it."""
+        """Remove and return all rows: no earlier row can come any more."""
         records, due = self._records, self._due
         self._records, self._due = [], []
         return [*_sorted(records), *_sorted(due)]
@@ -108,19 +108,18 @@ class ReorderBuffer:
 def _cut(
     waiting: list[_Waiting], goes: Callable[[_Waiting], Array]
 ) -> tuple[list[_Waiting], list[_Waiting]]:
-    parts = [one.cut(goes(one)) for one in waiting]
-    return [one for one, _ in parts if one is not None], [
-        one for _, one in parts if one is not None
+    parts = [rows.cut(goes(rows)) for rows in waiting]
+    return [rows for rows, _ in parts if rows is not None], [
+        rows for _, rows in parts if rows is not None
     ]
 
 
 def _sorted(waiting: list[_Waiting]) -> list[pa.RecordBatch]:
-    return in_order([one.rows for one in waiting], [one.places for one in waiting])
+    return in_order([rows.rows for rows in waiting], [rows.places for rows in waiting])
 
 
 class OrderedAnswers(Junction):
-    """Where the answers of an ordered step's hosts come together, before anything that reads the step: to
-    that the step is one lane, of rows in their order."""
+    """Merges the output of an ordered step's hosts, in order. To its readers, the step is one lane."""
 
     def __init__(
         self, step: str, lanes: Mapping[Lane, LaneMark], mark: LaneMark, epoch: int
@@ -129,16 +128,17 @@ class OrderedAnswers(Junction):
         self.answers_of = step
         self.lane: Lane = ("", step)
         self.readers: list[Junction] = []
-        """What reads the step, and how far event time has come in that lane, as they know."""
+        """Junctions of the steps that read this one, or of the sink."""
         self.mark, self.epoch = mark, epoch
+        """The lane's event-time mark, as the readers know it, and the epoch of its next rows."""
         self.buffer = ReorderBuffer()
 
     def in_order(self, items: Iterable[Item]) -> list[pa.RecordBatch | Message]:
-        """What goes on once these have come through: rows, and checkpoints behind them."""
-        gone: list[pa.RecordBatch | Message] = []
+        """Accept items that have passed the lanes. Returns rows that can leave, in order, and checkpoints."""
+        passed: list[pa.RecordBatch | Message] = []
         for item in items:
             if isinstance(item, InputRows):
                 self.buffer.put(*item.batch)
             else:
-                gone += [*self.buffer.flush(), item]
-        return [*gone, *self.buffer.ready(), *self.buffer.ready_due(self.reach)]
+                passed += [*self.buffer.flush(), item]
+        return [*passed, *self.buffer.ready(), *self.buffer.ready_due(self.reach)]

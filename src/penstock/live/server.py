@@ -1,4 +1,4 @@
-"""A live courier's Flight service: the driver tells it what to do."""
+"""A live courier's Flight service, which takes commands from the driver."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from penstock.wire.live import Guides, LiveOrder, Message
 
 
 class CourierServer(TokenServer):
-    """Begins, halts and ends the runs of one courier. A run that begins ends the one before it.
+    """Starts, halts and ends the runs of one courier. A new run ends the one before it.
 
-    `on_stop` is called when the driver says stop, `on_death` when the courier is as good as dead.
+    `on_stop` is called when the driver sends stop, `on_death` when a run ends as if the process had died.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class CourierServer(TokenServer):
         self._endpoints = Endpoints(task.access)
         self._run: CourierRun | None = None
         self._newest = -1
-        """The newest run that began, or was halted."""
+        """Number of the newest run that was started or halted."""
         self._lock = threading.Lock()
         self.actions = {
             "begin": self._begin,
@@ -66,7 +66,9 @@ class CourierServer(TokenServer):
         order = codec.from_plain(facts["order"], LiveOrder)
         with self._lock:
             if order.run <= self._newest:
-                raise StaleRunError(f"run {order.run} comes after run {self._newest}")
+                raise StaleRunError(
+                    f"run {order.run} is outdated: this courier has already seen run {self._newest}"
+                )
             self._end_run()
             self._newest = order.run
             self._run = CourierRun(self._task, order, self._driver, self._endpoints, self._on_death)
@@ -84,7 +86,7 @@ class CourierServer(TokenServer):
     def _run_of(self, facts: dict[str, Any]) -> CourierRun:
         run = self._run
         if run is None or run.order.run != facts["run"]:
-            raise StaleRunError(f"run {facts['run']} is not the one that is under way")
+            raise StaleRunError(f"run {facts['run']} is not the current run of this courier")
         return run
 
     def _halt(self, facts: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What a live courier's Spark task runs: serve, keep the courier known to the driver, end when told to."""
+"""The entry point of a live courier's Spark task: serves commands, sends heartbeats, ends on request."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from penstock.faults import arm
 from penstock.host.main import keep_known
 from penstock.live.loop import CourierTask
 from penstock.live.server import CourierServer
+from penstock.logs import take_on
 from penstock.offload.backends.worker import BurstWorker
 from penstock.wire.addresses import task_listens
 from penstock.wire.flight import Endpoint
 
 _SWITCH_S = 0.0005
-"""Seconds after which one thread lets another have Python's lock: the threads of streams and sources must not
-wait for the one that sends, nor it for them, for Python's usual 5 ms."""
+"""Seconds after which a thread gives up Python's lock. With Python's default of 5 ms, the threads of streams
+and sources and the one that sends would wait for each other too long."""
 
 
 def run_courier(task: CourierTask) -> None:
-    """Serve until the driver says stop or is gone. Blocks for the life of the courier."""
+    """Run a courier until the driver sends stop or is lost. Blocks until then."""
     settings = task.settings
+    take_on(task.log)
     pa.set_cpu_count(1)
     sys.setswitchinterval(_SWITCH_S)
     arm(settings.faults)
@@ -35,7 +37,7 @@ def run_courier(task: CourierTask) -> None:
     driver = Endpoint(task.driver, task.access)
     listen = task_listens(os.environ, task.driver, task.local, settings)
     server = CourierServer(task, listen, driver, ended.set, on_death=_die)
-    gc.freeze()  # what is loaded by now stays, and need not be looked at again and again
+    gc.freeze()  # modules loaded by now stay: collections need not visit them
     try:
         known = [register(server, task, driver)]
         if not keep_known(driver, settings, known, ended):
@@ -46,7 +48,7 @@ def run_courier(task: CourierTask) -> None:
 
 
 def register(server: CourierServer, task: CourierTask, driver: Endpoint) -> tuple[str, str]:
-    """Make a courier known to the driver, as this incarnation."""
+    """Register a courier with the driver, as a new incarnation. Returns its name and incarnation."""
     incarnation = f"{task.name}@{server.location}-{secrets.token_hex(3)}"
     facts = {"host": task.name, "incarnation": incarnation, "location": server.location}
     driver.call("register", task.settings.driver_lost_ms, pid=os.getpid(), **facts)

@@ -1,8 +1,8 @@
-"""The traffic of a run: all rows of one live courier on their way from sources through steps to the sink.
+"""The traffic of a run: all rows of one live courier, from sources through steps to the sink.
 
-Rows that were polled go through stateless steps and junctions to the outlets of keyed steps; what hosts
-answer goes on the same way to the next step, or leaves. One thread uses it: it hands in what came, and
-lets it `act` when something is due.
+Polled rows go through stateless steps and junctions to the outlets of keyed steps. The output of hosts goes
+the same way to the next step or the sink. One thread uses it: it passes in events, and calls `act` when
+something is due.
 """
 
 from __future__ import annotations
@@ -58,46 +58,46 @@ from penstock.wire.live import (
 )
 
 _AHEAD_S = 1.0
-"""Seconds of work for hosts that a courier reads ahead, at most."""
+"""Most seconds of host work that a courier reads ahead."""
 _FEW_ROWS = 16
-"""Rows that a source may always bring."""
+"""Least rows that a source is asked for, if hosts have any room."""
 _QUIET_S = 1.0
-"""Seconds after which the driver is told of counts again that have not changed."""
+"""Seconds after which counts are reported again even if they have not changed."""
 
 Connect = Callable[[str, str, StreamHeader, Lane], HostStream]
-"""Opens a stream, given the host, its location, the header, and the lane of what comes by it."""
+"""Opens a stream, given the host, its location, the header, and the lane for its replies."""
 
 
 class Asked(Protocol):
-    """A source that brings rows when it may."""
+    """A source that delivers rows on request."""
 
     @property
     def behind(self) -> int:
-        """Rows that are there and were not read, as far as is known."""
+        """Number of rows that the source has and that were not read, as far as is known."""
 
     def allow(self, most_rows: int) -> None:
-        """Let it bring some, about so many at most."""
+        """Request rows, about `most_rows` at most."""
 
     def commit(self, positions: Mapping[str, Any]) -> None:
-        """Nobody will ask again for what is before these positions."""
+        """Tell the source that rows before these positions are not needed again."""
 
 
 @dataclass
 class _SourceState:
-    """One source in this courier."""
+    """State of one source in this courier."""
 
     clock: SourceClock
     positions: dict[str, Any]
-    """Partition -> where to go on after the rows that were taken."""
+    """Partition -> position after the rows that were read."""
     asked: bool = False
-    """Whether it was asked for rows, and has not brought them."""
+    """Whether rows were requested and have not arrived yet."""
     ended: bool = False
     mark: LaneMark | None = None
-    """How far it is, as steps know."""
+    """Its event-time mark, as steps know it."""
 
 
 class Traffic:
-    """All that moves in one run of one courier."""
+    """All rows and messages that move in one run of one courier."""
 
     def __init__(
         self,
@@ -110,12 +110,12 @@ class Traffic:
         writer: LiveWriter,
         report: Callable[[EpochPassed | CourierCounts], None],
         keep_late: bool = False,
-        put: Callable[[Returned], None] = lambda told: None,
+        put: Callable[[Returned], None] = lambda reply: None,
         busy_ms: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Opens all streams. `report` is called when an epoch has passed, and with counts that are due;
-        `put` by other threads, with what `returned` is to be called with. `busy_ms` gives what the courier
-        has worked since it was last called."""
+        """Opens all streams. `report` is called when an epoch has passed, and with counts that are due. Other
+        threads call `put` with replies of burst workers, which must then be passed to `returned`. `busy_ms`
+        returns the milliseconds of work in the courier since its last call."""
         flow = as_couriers_see(flow)
         self._flow, self._order, self._settings = flow, order, settings
         self._pullers, self._access = pullers, access
@@ -125,44 +125,45 @@ class Traffic:
         self._window = ByteWindow(int(settings.live_window_mb * (1 << 20)))
         self._notes: dict[int, EpochNotes] = {}
         self._epochs: dict[int, int] = {}
-        """Number of a checkpoint message -> the epoch after it."""
+        """Number of a checkpoint message -> the epoch that begins behind it."""
         self._source_epoch = self._sink_epoch = order.epoch
         self._left = 0
-        """Rows that left in the sink's epoch."""
+        """Number of rows written in the sink's current epoch."""
         self._noted: dict[int, tuple[dict[int, dict[str, Any]], bool]] = {}
-        """Epoch -> positions of the sources at its end, and whether they had ended."""
+        """Epoch -> positions of the sources at its end, and whether all sources had ended."""
         self._last: int | None = None
-        """The run's last epoch, once it has ended: nothing of later ones is read, or leaves."""
+        """The run's last epoch, once known: no rows of later epochs are read or written."""
         self._closes = False
-        """Whether windows that are open close, since all input has ended."""
+        """Whether open windows close because all input has ended."""
         self._stirred = False
-        """Whether outlets have something new."""
+        """Whether outlets have got new items or marks."""
         self._timeless = timeless(flow)
         self._inlets = inlets(flow)
         self._maps: dict[int, list[tuple[int, MapStep]]] = {}
-        """HostStream -> stateless steps that read it, each with the stream that it makes."""
+        """Stream number -> stateless steps that read it, each with the number of its output stream."""
         self._outputs: dict[str, int] = {}
-        """Step -> the stream that it makes."""
+        """Step -> the number of its output stream."""
         for number, step in enumerate(flow.steps):
             made = self._outputs[step.id] = len(flow.sources) + number
             if isinstance(step, MapStep):
                 self._maps.setdefault(flow.reads(number)[0], []).append((made, step))
         self._count_at = NEVER if not order.count_ms else 0.0
-        """When the driver is to be told of counts next."""
+        """Time of the next report of counts to the driver."""
         self._counted: tuple[int, ...] = ()
-        """What the newest counts add up to, and when they were told."""
+        """Totals of the last reported counts."""
         self._counted_at = -NEVER
+        """Time of the last report of counts."""
         self._add_junctions()
         self._add_outlets()
         self._add_sources()
 
     def _add_junctions(self) -> None:
         self._readers: dict[int | str, list[Junction]] = {}
-        """What reads a source, or a keyed step."""
+        """Source or keyed step -> the junctions that read it."""
         steps = {step.step: step for step in self._order.steps}
         self._junctions: dict[str | None, Junction] = {}
         self._ordered: dict[str, OrderedAnswers] = {}
-        """Step -> where its answers are put in order, if the flow is ordered."""
+        """Step -> the junction that puts its output in order, if the flow is ordered."""
         if self._flow.ordered:
             self._ordered = {step: self._ordered_answers(of) for step, of in steps.items()}
         for reader, reads in read_by(self._flow).items():
@@ -202,14 +203,14 @@ class Traffic:
             lambda reflex: reflex.of(order.courier, order.couriers),
             self._applied if self._ordered else None,
         )
-        parts = {one.id: one for one in segments(flow)}
+        parts = {segment.id: segment for segment in segments(flow)}
         self._outlets: dict[str, Outlet] = {}
         for step in reversed(flow.keyed):
             first = any(isinstance(read, int) for read in dict(flow.graph)[step.id])
-            # Answers come as chunks already: to gather those of several hosts, one in flight is enough.
+            # Output of hosts comes in chunks already: one in flight is enough to merge several hosts'.
             pacer = Pacer(longest_s) if first else Pacer(longest_s, at_once=1, share=1.0)
             after = [o for o in self._outlets.values() if step.id in dict(flow.graph)[o.step.id]]
-            behind = tuple(dict.fromkeys(one for o in after for one in (o, *o.behind)))
+            behind = tuple(dict.fromkeys(outlet for o in after for outlet in (o, *o.behind)))
             name = f"{step.id}.{order.run}.{order.courier}"
             redirect = Redirect(
                 *(flow, live_segment(parts[step.id]), self._access, name),
@@ -224,9 +225,9 @@ class Traffic:
             for step, outlet in self._outlets.items()
             if leaving in self._readers.get(step, ())
         ]
-        """That of the step whose output leaves."""
+        """Outlets of the step whose output goes to the sink."""
         self._sink_pacer, self._chunks = Pacer(longest_s), 0
-        """Of flows without keyed steps: their chunks go to the sink."""
+        """Pacer and number of chunks that go straight to the sink, in flows without keyed steps."""
         self._pacers: dict[int, list[Pacer]] = {}
         self._first_outlets: dict[int, list[Outlet]] = {}
         """Source -> the outlets of steps that read it."""
@@ -253,7 +254,7 @@ class Traffic:
         order = self._order
         after = -1 if joins is None else joins - 1
         header = StreamHeader(step, order.run, order.courier, order.couriers, after)
-        # a host may leave and join again, and then has another lane
+        # a host may leave and join again: then it gets another lane
         lane = (step, host if joins is None else f"{host}@{joins}")
         stream = self._open(host, location, header, lane)
         stream.epoch = order.epoch
@@ -279,7 +280,7 @@ class Traffic:
         return max(int(time.time() * 1000), self._order.time_ms)
 
     def act(self) -> float:
-        """Do what is due, and ask sources for rows; gives when to look again, if nothing comes before."""
+        """Do what is due, and request rows from sources. Returns the time of the next call, at the latest."""
         self._stirred = False
         look_at = min(
             self._writer.work(), *(outlet.work() for outlet in self._outlets.values()), NEVER
@@ -303,28 +304,33 @@ class Traffic:
         return look_at
 
     def _most_rows(self, number: int, now: float) -> int:
-        """Rows that a source may bring next: no more than hosts can apply in a second, so that a checkpoint
-        has no more before it, and others may read the rest; 0: there are enough."""
+        """Most rows to request from a source; 0 if hosts have enough. It is no more than hosts can apply in a
+        second, so that a checkpoint does not wait longer, and other couriers can read the rest."""
         rooms = [outlet.room(now, _AHEAD_S) for outlet in self._first_outlets[number]]
         most = min([*rooms, self._settings.chunk_rows])
         return max(int(most), min(_FEW_ROWS, self._settings.chunk_rows)) if most > 0 else 0
 
     def _tell_counts(self, now: float) -> None:
-        """Tell the driver what was counted, unless it knows that already."""
+        """Report counts to the driver, unless they have not changed."""
         self._count_at = now + self._order.count_ms / 1000
-        told = (outlet.counts(self._behind(step)) for step, outlet in self._outlets.items())
-        steps = tuple(one for one in told if one is not None)
+        counted = (outlet.counts(self._behind(step)) for step, outlet in self._outlets.items())
+        steps = tuple(counts for counts in counted if counts is not None)
         sums = tuple(
             int(n)
-            for one in steps
-            for n in (one.arrived.sum(), one.completed.sum(), one.waiting, *one.busy_us.values())
+            for step in steps
+            for n in (
+                step.arrived.sum(),
+                step.completed.sum(),
+                step.waiting,
+                *step.busy_us.values(),
+            )
         )
         if sums != self._counted or now >= self._counted_at + _QUIET_S:
             self._counted, self._counted_at = sums, now
             self._report(CourierCounts(self._order.run, self._order.courier, steps))
 
     def _behind(self, step: str) -> int:
-        """Rows that sources of a step have, and that nobody has read."""
+        """Number of rows that a step's sources have and that were not read."""
         return sum(
             self._pullers[number].behind
             for number in self._sources
@@ -333,7 +339,7 @@ class Traffic:
         )
 
     def _look_at_clocks(self, now: float) -> None:
-        """Partitions may have become idle."""
+        """Update the marks of sources: partitions may have become idle."""
         for number in self._sources:
             self._mark(number)
         idle = [source.clock.idle_ms for source in self._sources.values() if not source.ended]
@@ -341,7 +347,7 @@ class Traffic:
         self._clocks_at = now + max(min(waits_s), 0.005) if waits_s else NEVER
 
     def pulled(self, number: int, polled: list[Polled], ended: bool) -> None:
-        """Rows that a source was asked for."""
+        """Take in the rows of a poll."""
         if self._last is not None:
             return
         source, epoch = self._sources[number], self._source_epoch
@@ -349,40 +355,40 @@ class Traffic:
         notes, now_ms = self._notes_of(epoch), self._now_ms()
         point("courier.polled", epoch=epoch, **self._where)
         batches = []
-        for one in polled:
-            source.positions[one.partition] = one.position
-            if one.bad:
-                self._set_aside(one.bad, notes)
-            if one.batch.num_rows:
-                notes.read(number, one.partition, one.batch.num_rows)
-                newest = notes.witness.note(number, one.batch)
+        for rows in polled:
+            source.positions[rows.partition] = rows.position
+            if rows.bad:
+                self._set_aside(rows.bad, notes)
+            if rows.batch.num_rows:
+                notes.read(number, rows.partition, rows.batch.num_rows)
+                newest = notes.witness.note(number, rows.batch)
                 if newest:
-                    notes.note_times(number, source.clock.heard(one.partition, newest, now_ms))
-                batches.append(one.batch)
+                    notes.note_times(number, source.clock.heard(rows.partition, newest, now_ms))
+                batches.append(rows.batch)
         if batches:
-            began, rows = time.monotonic(), one_batch(batches)
+            began, batch = time.monotonic(), one_batch(batches)
             arrival = self._flow.sources[number].arrival
             now_us = time.time() * 1e6
-            arrived = arrivals_us(rows, arrival, now_us)
+            arrived = arrivals_us(batch, arrival, now_us)
             notes.lag_ms = (
                 (now_us - float(arrived.max(initial=0.0))) / 1000 if len(arrived) else 0.0
             )
-            self._push(number, (number, ""), rows, notes, arrived)
+            self._push(number, (number, ""), batch, notes, arrived)
             if not self._outlets:
                 self._chunks += 1
-                self._sink_pacer.cut(self._chunks, rows.num_rows, began)
+                self._sink_pacer.cut(self._chunks, batch.num_rows, began)
                 self._sink_pacer.done(self._chunks, time.monotonic())
                 notes.left([arrived], time.time() * 1e6)
         self._mark(number)
 
     def _set_aside(self, bad: Sequence[DeadLetter], notes: EpochNotes) -> None:
-        """What a source could not read."""
+        """Set unreadable rows aside as dead letters, or raise an error if the flow keeps none."""
         if self._flow.on_error != "dead_letter":
             raise bad_input(bad)
         notes.aside.dead.extend(bad)
 
     def _mark(self, number: int) -> None:
-        """Let the steps that read a source know how far its event time has come."""
+        """Pass the event time of a source on to the steps that read it, if it has changed."""
         source = self._sources[number]
         mark = source.clock.mark(self._now_ms(), source.ended, self._closes)
         if mark != source.mark:
@@ -391,6 +397,7 @@ class Traffic:
                 self._go_on(junction, junction.take((number, ""), mark))
 
     def answered(self, stream: HostStream, batch: pa.RecordBatch | None, back: Back | None) -> None:
+        """Handle a host's reply: its output rows, and what it says about progress."""
         step = stream.step
         if batch is not None and batch.num_rows:
             self._take_in(stream, batch, None if back is None else back.watermark_ms)
@@ -399,7 +406,7 @@ class Traffic:
         if back.error is not None:
             raise from_wire(back.error)
         if step not in self._ordered:
-            # before a checkpoint goes on, so that it tells of these rows too
+            # before a checkpoint passes, so that its report includes these rows
             self._outlets[step].heard(stream, back)
         if back.aside is not None:
             aside = codec.from_plain(back.aside, Aside)
@@ -419,7 +426,7 @@ class Traffic:
                 junction.caught_up(stream.lane, back.caught_up)
                 self._go_on(junction, ())
         if back.watermark_ms is not None or back.final:
-            # it may be what came to pass behind the message
+            # last: the mark may apply behind the message in the same reply
             if back.watermark_ms is not None:
                 stream.watermark_ms = back.watermark_ms
             stream.final = stream.final or back.final
@@ -427,17 +434,17 @@ class Traffic:
             for junction in readers:
                 self._go_on(junction, junction.take(stream.lane, mark))
 
-    def returned(self, told: Returned) -> None:
-        """What has come of rows that burst workers were asked for."""
-        self._outlets[told.step].returned(told)
+    def returned(self, reply: Returned) -> None:
+        """Handle the reply of a burst worker, or its failure."""
+        self._outlets[reply.step].returned(reply)
 
     def close(self) -> None:
-        """The run is over."""
+        """Release resources at the end of the run."""
         for outlet in self._outlets.values():
             outlet.close()
 
     def _take_in(self, stream: HostStream, batch: pa.RecordBatch, fired_ms: int | None) -> None:
-        """Rows that a host has answered; what was due among them was so up to this watermark."""
+        """Pass on output rows of a host. `fired_ms` is the watermark up to which timers among them fired."""
         ordered = self._ordered.get(stream.step)
         if ordered is None:
             notes = self._notes_of(stream.epoch)
@@ -447,18 +454,18 @@ class Traffic:
             self._go_on(ordered, ordered.take(stream.lane, rows))
 
     def _applied(self, step: str, before: int) -> None:
-        """All hosts of an ordered step have applied the records with lower numbers."""
+        """Release output of an ordered step: all hosts have applied the records below this serial number."""
         self._ordered[step].buffer.before = before
         self._go_on(self._ordered[step], ())
 
     def ended(self, stream: HostStream) -> None:
-        """A host that left its step has answered everything."""
+        """Handle the end of the stream to a host that left its step."""
         self._outlets[stream.step].ended(stream)
         for junction in self._readers.get(stream.step, ()):
             self._go_on(junction, junction.gone(stream.lane))
 
     def tell(self, message: Message) -> None:
-        """A control message of the driver: a point in the streams of all sources."""
+        """Insert a control message from the driver into the streams of all sources."""
         checkpoint = message.checkpoint
         if checkpoint is not None:
             sources = self._sources.items()
@@ -479,12 +486,12 @@ class Traffic:
                 self._mark(number)
 
     def guide(self, guides: Guides) -> None:
-        """What the driver wants done with rows of keyed steps from now on."""
+        """Apply new guidance from the driver to all keyed steps."""
         for step, outlet in self._outlets.items():
             outlet.guide(guides.of(step), guides.reach)
 
     def _commit(self, durable: int) -> None:
-        """Let sources know that the rows of this epoch, and of those before it, are done with."""
+        """Tell sources that the rows of epochs up to this one are not needed again."""
         epochs = [epoch for epoch in self._noted if epoch <= durable]
         if epochs:
             for number, positions in self._noted[max(epochs)][0].items():
@@ -501,7 +508,7 @@ class Traffic:
         notes: EpochNotes,
         arrived: Any = None,
     ) -> None:
-        """Take rows of a stream through stateless steps to all that read it."""
+        """Pass rows of a stream through stateless steps to the junctions that read it."""
         for step, input in self._inlets.get(stream, ()):
             junction = self._junctions[step]
             self._go_on(junction, junction.take(lane, InputRows(input, batch, arrived)))
@@ -512,7 +519,7 @@ class Traffic:
                 arrived = None
 
     def _go_on(self, junction: Junction, items: Iterable[Item]) -> None:
-        """What a junction lets through goes to its outlet, or to the sink."""
+        """Pass items that left a junction to its outlet or the sink."""
         if isinstance(junction, OrderedAnswers):
             self._go_on_in_order(junction, items)
             return
@@ -526,7 +533,7 @@ class Traffic:
                 self._pass(item)
 
     def _go_on_in_order(self, answers: OrderedAnswers, items: Iterable[Item]) -> None:
-        """What hosts of an ordered step have answered goes on to all that reads the step."""
+        """Pass output of an ordered step's hosts, in order, to the readers of the step."""
         step, lane = answers.answers_of, answers.lane
         for item in answers.in_order(items):
             if isinstance(item, Message):
@@ -543,7 +550,7 @@ class Traffic:
 
     def _write(self, batch: pa.RecordBatch) -> None:
         if self._last is not None and self._sink_epoch > self._last:
-            return  # a timer has fired behind the last checkpoint: it will fire again
+            return  # a timer fired behind the last checkpoint: it will fire again in the next run
         rows = as_schema(batch, self._flow.output, "output")
         order, epoch = self._order, self._sink_epoch
         run = (order.time_ms, order.epoch, order.earlier)
@@ -552,7 +559,7 @@ class Traffic:
         self._left += rows.num_rows
 
     def _pass(self, message: Message) -> None:
-        """A checkpoint has come to the sink: all of its epoch is through."""
+        """Handle a checkpoint at the sink: all rows of its epoch have left. Reports the epoch."""
         assert message.checkpoint is not None
         epoch = message.checkpoint.epoch
         self._writer.flush(epoch)

@@ -1,10 +1,10 @@
-"""The burst workers of a run, as the driver keeps them: brought up beside the hosts, let go at the end.
+"""Manages the burst workers of a run, in the driver: starts them beside the hosts, ends them at the end.
 
     starting ──up──► up ──renew──► starting ...           any ──stop──► ended
-        └── it fails: failed, there are none, and `trouble` says why
+        └── a start that fails: failed, there are no burst workers, and `trouble` says why
 
-All that may take time is done by one thread of its own, so that no epoch waits for it. While there
-are no burst workers hosts do all the work, as they would without any.
+One separate thread does everything that may take time, so that no epoch waits for it. While there are no
+burst workers, hosts do all the work.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KeeperState = Literal["starting", "up", "failed", "ended"]
 
 
 class WorkerKeeper:
-    """Keeps the burst workers of one run. Safe to use from any thread."""
+    """Manages the burst workers of one run. Safe to use from any thread."""
 
     def __init__(self, bring_up: Callable[[], BurstWorkers]) -> None:
         self._bring_up = bring_up
@@ -31,21 +31,21 @@ class WorkerKeeper:
         self._reach: str | None = None
         self._warm: int | None = None
         self._before = Usage()
-        """What those had used that are no more."""
+        """Usage of burst workers that have ended."""
         self._used = Usage()
         self._asking: Future[None] | None = None
         self._stopped = False
         self.trouble = ""
-        """Why there are no burst workers, if they could not be brought up."""
+        """Error message if burst workers could not be started; else empty."""
 
     @property
     def reach(self) -> str | None:
-        """How couriers reach burst workers; None while there are none."""
+        """Text by which couriers connect to burst workers; None while there are none."""
         return self._reach
 
     @property
     def state(self) -> KeeperState:
-        """As people are told of it."""
+        """Current state, as shown to users."""
         if self._reach is not None:
             return "up"
         if self.trouble:
@@ -54,39 +54,39 @@ class WorkerKeeper:
 
     @property
     def used(self) -> Usage:
-        """All that was used, as far as it is known. `ask` has it found out anew."""
+        """Usage so far, as of the last update. `ask` starts an update."""
         with self._lock:
             return self._before + self._used
 
     def start(self) -> None:
-        """Bring burst workers up in the background."""
+        """Start burst workers in the background."""
         self._submit(self._begin)
 
     def renew(self) -> None:
-        """Let go of burst workers that do not answer, and bring up others, in the background."""
+        """Replace burst workers that do not answer, in the background."""
         self._reach = None
         self._submit(self._end)
         self._submit(self._begin)
 
     def warm(self, count: int) -> None:
-        """Keep so many ready from now on."""
+        """Keep `count` burst workers ready from now on."""
         if count != self._warm:
             self._warm = count
             self._submit(self._keep_warm)
 
     def note(self, usage: Usage) -> None:
-        """A courier told what it used."""
+        """Add the usage that a courier reported."""
         started = self._started
         if started is not None and usage != Usage():
             started.note(usage)
 
     def ask(self) -> None:
-        """Find out what was used by now, in the background."""
+        """Update `used` in the background."""
         if self._asking is None or self._asking.done():
             self._asking = self._submit(self._find_used)
 
     def stop(self) -> None:
-        """Let go of everything; what was used stays known. Waits until it is done."""
+        """End all burst workers, and wait until that is done. `used` stays available."""
         with self._lock:
             if self._stopped:
                 return
@@ -95,7 +95,7 @@ class WorkerKeeper:
         self._worker.submit(self._end)
         self._worker.shutdown()
 
-    # -- by the thread of its own
+    # -- called by the separate thread
 
     def _submit(self, work: Callable[[], None]) -> Future[None] | None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""Streams of changes: rows that are put in, and rows that are taken back."""
+"""Change streams: rows that are put in, and rows that are taken back."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from penstock.state.arrays import Array, fixed_array, fixed_values, physical, va
 
 
 def differing(old: Sequence[pa.Array], new: Sequence[pa.Array]) -> Array:
-    """In which rows some column is not the same (bool); nulls are equal, and so are NaNs.
+    """Mask (bool) of the rows in which some column differs; nulls equal nulls, NaNs equal NaNs.
 
     >>> differing([pa.array([1.0, None, 2.0])], [pa.array([1.0, None, None])])
     array([False, False,  True])
     """
     rows = len(old[0]) if old else 0
     differ = np.zeros(rows, np.bool_)
-    for one, other in zip(old, new, strict=True):
-        there, still = _valid(one), _valid(other)
-        differ |= there != still
-        differ |= _unequal(one, other) & there & still
+    for before, after in zip(old, new, strict=True):
+        was_valid, is_valid = _valid(before), _valid(after)
+        differ |= was_valid != is_valid
+        differ |= _unequal(before, after) & was_valid & is_valid
     return differ
 
 
@@ -36,7 +36,7 @@ def _valid(array: pa.Array) -> Array:
 
 
 def _unequal(one: pa.Array, other: pa.Array) -> Array:
-    """Where values differ; anything where one is null."""
+    """Mask (bool) of the rows whose values differ; undefined where either value is null."""
     if physical(one.type) is not None:
         a, b = fixed_values(one), fixed_values(other)
         unequal: Array = (a != b) & ((a == a) | (b == b))
@@ -44,7 +44,7 @@ def _unequal(one: pa.Array, other: pa.Array) -> Array:
     if pa.types.is_nested(one.type):
         pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
         return np.fromiter((a != b for a, b in pairs), np.bool_, len(one))
-    # Imported here: it takes 10 MB that most hosts can do without.
+    # Imported here: it takes 10 MB of memory, and most hosts do not need it.
     import pyarrow.compute as pc
 
     return fixed_values(pc.not_equal(one, other))

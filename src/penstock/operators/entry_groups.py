@@ -1,4 +1,4 @@
-"""Rows grouped by numbers, such as those of their entries, without sorting."""
+"""Grouping of rows by number, such as the number of their entry, without sorting."""
 
 from __future__ import annotations
 
@@ -13,59 +13,60 @@ from penstock.state.table.bag_kernels import group, grouped_order
 
 
 class Groups(NamedTuple):
-    """Group g has the rows order[ends[g]:ends[g + 1]], in the order in which they came."""
+    """Rows grouped by entry: group g has the rows order[ends[g]:ends[g + 1]], in input order."""
 
     entries: Array
-    """The entry of each group, in the order in which they first came."""
+    """The entry of each group, in order of first appearance."""
     order: Array
+    """Row numbers, group after group."""
     ends: Array
-    """One more than there are groups; the first is zero."""
+    """Ends of the groups in `order`, after a leading zero: one element more than there are groups."""
 
 
 def distinct(entries: Array) -> Array:
-    """Each of these entries once, in the order in which they first came."""
+    """The distinct entries, in order of first appearance."""
     return _grouped(entries)[0]
 
 
 def grouped(entries: Array) -> Groups:
-    """The rows of these entries by entry.
+    """Group rows by entry; row i belongs to entries[i].
 
     >>> groups = grouped(np.array([7, 3, 7]))
     >>> groups.order.tolist(), groups.ends.tolist()
     ([0, 2, 1], [0, 2, 3])
     """
-    found, counts, place = _grouped(entries)
-    order = grouped_order(entries, place, counts, len(found))
-    return Groups(found, order, ends_of(counts))
+    unique, counts, place = _grouped(entries)
+    order = grouped_order(entries, place, counts, len(unique))
+    return Groups(unique, order, ends_of(counts))
 
 
 def numbered(entries: Array) -> tuple[Array, Array, Array]:
-    """Each of these entries once, how often it is there, and for each row which of them it has.
+    """The distinct entries, the number of rows of each, and each row's position among the distinct entries.
 
     >>> [array.tolist() for array in numbered(np.array([7, 3, 7]))]
     [[7, 3], [2, 1], [0, 1, 0]]
     """
-    found, counts, place = _grouped(entries)
-    return found, counts, place[entries].astype(np.int64)
+    unique, counts, place = _grouped(entries)
+    return unique, counts, place[entries].astype(np.int64)
 
 
 def ends_of(counts: Array) -> Array:
-    """Where groups with these counts of rows end, behind a zero."""
+    """The ends of groups with these numbers of rows, after a leading zero."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
 
 
 def _grouped(entries: Array) -> tuple[Array, Array, Array]:
-    found, counts = np.empty(len(entries), np.int64), np.empty(len(entries), np.int64)
+    unique, counts = np.empty(len(entries), np.int64), np.empty(len(entries), np.int64)
     place = np.zeros(int(entries.max()) + 1 if len(entries) else 0, np.int32)
-    groups = group(entries, place, found, counts)
-    return found[:groups], counts[:groups], place
+    groups = group(entries, place, unique, counts)
+    return unique[:groups], counts[:groups], place
 
 
 @njit(cache=True, nogil=True)
 def stable_order(groups, count):  # type: ignore[no-untyped-def]
-    """Rows by group, each group's in their order, and where groups begin; one more: where all end.
+    """Row numbers sorted stably by group, and the bounds of the groups: group g is bounds[g]:bounds[g + 1].
 
-    Groups are numbered from 0 to `count`.
+    Groups are numbered from 0 to `count` - 1.
     """
     bounds = np.zeros(count + 1, np.int64)
     for i in range(len(groups)):
@@ -81,12 +82,12 @@ def stable_order(groups, count):  # type: ignore[no-untyped-def]
 
 
 def changes(values: Array) -> Array:
-    """Where a value is not that before it (bool); the first always is."""
+    """Mask (bool) of the values that differ from the one before them; True for the first."""
     changed = np.ones(len(values), np.bool_)
     np.not_equal(values[1:], values[:-1], out=changed[1:])
     return changed
 
 
 def pieces(rows: Array, size: int) -> Iterator[Array]:
-    """The rows some at a time, as many as go into a batch."""
+    """Yield the rows in slices of at most `size`."""
     return (rows[at : at + size] for at in range(0, len(rows), size))

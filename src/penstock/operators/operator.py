@@ -1,4 +1,4 @@
-"""What a step is made of: a plan, a sender in each courier, an operator on each host."""
+"""The parts of a step: a plan, a sender in each courier, an operator on each host."""
 
 from __future__ import annotations
 
@@ -18,44 +18,46 @@ from penstock.state.keys.codec import KeyCodec, Keys
 from penstock.state.table.parted import StepTable
 
 ROWS, PARTIALS = "rows", "partials"
-"""What the batches of a channel are: rows of the step's input, or partial states of it."""
+"""Kinds of batches in a channel: rows of the step's input, or partial states made of them."""
 
 CHANGE = "_change"
-"""The column (int8) of a stream of changes: 1 where a row is put in, -1 where it is taken back."""
+"""Name of the column (int8) of a change stream: 1 if a row is put in, -1 if it is taken back."""
 
 OnError = Literal["fail", "dead_letter"]
 Emit = Literal["close", "update", "changes"]
-"""When a step gives its rows: once, when their window closes; each epoch, those that changed, as they
-are now; or each epoch what was taken back and what was put in, with a column `_change`."""
+"""When a step emits rows. "close": once, when their window closes. "update": each epoch, the current values
+of rows that changed. "changes": each epoch, the rows taken back and put in, with a column `_change`."""
 
 
 @dataclass(frozen=True)
 class EpochTime:
-    """The times that an epoch decides by. They come with the plan, so that a retry decides the same."""
+    """The times of an epoch. They are part of its plan, so a retry makes the same decisions."""
 
     epoch: int
     now_ms: int
+    """Time of day, in milliseconds since 1970."""
     watermark_ms: int | None = None
+    """Watermark of the step, in milliseconds since 1970; None before there is one."""
     final: bool = False
-    """A bounded input has ended: every window closes, every event-time timer fires."""
+    """Whether a bounded input has ended: then every window closes and every event-time timer fires."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What applying one channel gave back."""
+    """The output of applying one channel."""
 
     batches: list[pa.RecordBatch] = field(default_factory=list)
     dead: list[DeadLetter] = field(default_factory=list)
     places: list[Places] = field(default_factory=list)
-    """The places of each batch's rows; none at all where the operator is not ordered."""
+    """The places of each batch's rows; empty if the operator is not ordered."""
     late: list[LateRows] = field(default_factory=list)
-    """Rows that were too late for steps in the middle of a chain; elsewhere couriers find them."""
+    """Rows that were late for steps in the middle of a chain. For other steps couriers detect late rows."""
     due: dict[str, int] = field(default_factory=dict)
-    """Column of due times -> the least in entries that a round has touched."""
+    """Column of due times -> the earliest due time among the entries that the round touched."""
 
     @staticmethod
     def joined(answers: Iterable[Answer]) -> Answer:
-        """All of them in one, in this order."""
+        """Concatenate answers, in this order."""
         whole = Answer()
         for answer in answers:
             whole.batches.extend(answer.batches)
@@ -68,19 +70,19 @@ class Answer:
 
 
 class Outgoing(NamedTuple):
-    """A batch on its way to the hosts, with the hash of each row's key: that decides which host."""
+    """A batch to send to the hosts, with the hash of each row's key, which determines the host."""
 
     batch: pa.RecordBatch
     hashes: Array
 
 
 class Unfit(NamedTuple):
-    """Rows that a step cannot take, and why: refused, or set aside as dead letters."""
+    """Rows that a step cannot process, and the reason. They fail the step or become dead letters."""
 
     rows: Array
-    """bool, one per row."""
+    """Mask (bool) of the unfit rows of a batch."""
     reason: str
-    """For example "a null in the key (user)"."""
+    """The reason, for example "a null in the key (user)"."""
 
 
 def one_field(
@@ -90,94 +92,95 @@ def one_field(
     what: str = "column",
     hint: str = "check the spelling, or select and rename the columns before this step",
 ) -> pa.Field:
-    """The column of that name; FlowError if there is none, or more than one."""
+    """The field of this name. Raises FlowError if there is none, or more than one."""
     places = schema.get_all_field_indices(name)
     if len(places) == 1:
         return schema.field(places[0])
-    found = "is not among the columns" if not places else "stands more than once among the columns"
-    raise FlowError(f"{what} {name!r} of {whose} {found} {', '.join(schema.names)}", hint=hint)
+    problem = "is not among the columns" if not places else "occurs more than once in the columns"
+    raise FlowError(f"{what} {name!r} of {whose} {problem} {', '.join(schema.names)}", hint=hint)
 
 
 def without_key(codec: KeyCodec, names: Sequence[str], batch: pa.RecordBatch) -> Unfit | None:
-    """The rows that have a null in the key; None when there are none."""
+    """The rows with a null in the key; None if there are none."""
     nulls = codec.null_rows(batch)
     return None if nulls is None else Unfit(nulls, f"a null in the key ({', '.join(names)})")
 
 
 class StepPlan(ABC):
-    """A compiled keyed step: couriers make senders of it, hosts an operator.
+    """A compiled keyed step. Couriers create senders from it, hosts create an operator.
 
-    Pickled, it is the arguments that it was made of, and is compiled anew where it arrives. `str`
-    says what the step does, in a few words, for `explain`.
+    It is pickled as its constructor's arguments and compiled again when unpickled. `str` is a short
+    description of the step, for `explain`.
     """
 
     inputs: tuple[pa.Schema, ...]
-    """What comes in: one schema, or two for a join."""
+    """Schemas of the inputs: one, or two for a join."""
     key_names: list[str]
-    """The key columns as users know them."""
+    """Names of the key columns, as the user wrote them."""
     codec: KeyCodec
-    """The codec of the table's keys, which decide slots."""
+    """The codec of the table's keys. The hash of a key determines its slot."""
     output: pa.Schema
     merges: bool = False
-    """Whether partial states of one key, made apart, can be merged into one."""
+    """Whether partial states of one key can be merged."""
     has_timers: bool = False
-    """Whether the step needs epochs even when its stream is quiet."""
+    """Whether the step needs epochs even when no rows arrive."""
 
-    def __new__(cls, *given: Any, **options: Any) -> Self:
+    def __new__(cls, *args: Any, **options: Any) -> Self:
         plan = super().__new__(cls)
-        plan.__dict__["_made_of"] = given, options
+        plan.__dict__["_made_of"] = args, options
         return plan
 
     def __reduce__(self) -> tuple[Any, ...]:
-        given, options = self.__dict__["_made_of"]
-        return partial(type(self), **options), given
+        args, options = self.__dict__["_made_of"]
+        return partial(type(self), **options), args
 
     def unfit(self, input: int, batch: pa.RecordBatch) -> Unfit | None:
-        """Rows of an input that the step cannot take; None, quickly, when there are none."""
+        """Rows of an input that the step cannot process; None if there are none, which is cheap to check."""
         return without_key(self.codec, self.key_names, batch)
 
     @abstractmethod
     def sender(self, time: EpochTime, two_stage: bool = False) -> Sender:
-        """The courier's part of the step, for one task.
+        """Create the courier's part of the step, for one task.
 
-        With `two_stage` it combines the rows of each key even where that is not worth it to the
-        task: a key that is more than a host can take then costs its host as little as any other.
+        With `two_stage` the sender always combines the rows of each key, even where that saves the task
+        nothing. A hot key, too large for one host, then costs its host as little as any other key.
 
-        What comes out is the same, also when only some tasks do so. Where nothing `merges`, the
-        flag says nothing.
+        The output is the same with and without it, even if only some tasks use it. The flag has no
+        effect on a step that does not merge.
         """
 
     def sent_keys(self, batch: pa.RecordBatch) -> Keys:
-        """The keys of a batch, or of some rows of one, that a sender gave."""
+        """The keys of a batch made by a sender, or of a part of such a batch."""
         return self.codec.encode(batch)
 
     @abstractmethod
     def operator(
         self, slots: int, step_id: str, on_error: OnError, ordered: bool = False
     ) -> Operator:
-        """The host's part of the step, with no state yet. If `ordered`, its answers have places."""
+        """Create the host's part of the step, with empty state. If `ordered`, its answers have places."""
 
 
 class Sender(Protocol):
-    """What one courier does with its rows before they go to the hosts."""
+    """A courier's part of a step: prepares the rows of one task for the hosts."""
 
     combines: bool
-    """Whether it makes fewer records of the rows of a key. It turns False where that is not worth it,
-    and may be set to False before the first row: then each row, or each of its windows, is a record."""
+    """Whether the rows of a key are combined into fewer records. The sender sets it to False where that
+    does not pay. It may be set to False before the first row: then each row, in each of its windows, is
+    a record."""
     late: list[tuple[int, pa.RecordBatch]]
-    """(input, rows) that came behind the watermark and are not sent; whole input rows."""
+    """(input, rows) pairs of whole input rows that are behind the watermark and are not sent."""
 
     def add(self, input: int, batch: pa.RecordBatch) -> Iterable[Outgoing]:
-        """Take in a batch of fit rows; gives what can go now."""
+        """Take in a batch without unfit rows. Returns the batches that can be sent now."""
         ...
 
     def finish(self) -> tuple[str, Iterable[Outgoing]]:
-        """All rows have come: what all that was sent is (ROWS or PARTIALS), and the rest of it."""
+        """End the input. Returns the kind of all batches (ROWS or PARTIALS) and the remaining batches."""
         ...
 
 
 class RowSender:
-    """Sends all rows as they are."""
+    """Sends all rows unchanged."""
 
     combines = False
 
@@ -195,10 +198,10 @@ class RowSender:
 class Operator(Protocol):
     """One step on one host. Pure and single-threaded: the host calls it under its lock.
 
-    The order of calls in a round is `begin`, `fire` (or both in one: `open`), then `apply` for each
-    channel or chunk, then `close`; after that the round ends with the table's `step`, or is rolled back
-    with all others since the last durable version. In micro-batches an epoch is one round, which ends
-    with the table's `seal`. What a round gives is about this round alone.
+    Calls in a round come in this order: `begin` and `fire` (or `open`, which is both), `apply` for each
+    channel or chunk, `close`. The round then ends with the table's `step`, or is rolled back with all
+    other rounds since the last durable version. In micro-batches an epoch is one round, which ends with
+    the table's `seal`. The output of a round covers that round alone.
     """
 
     @property
@@ -208,51 +211,51 @@ class Operator(Protocol):
 
     output: pa.Schema
     ordered: bool
-    """Whether answers say where each row belongs (see `operators.places`)."""
+    """Whether answers carry the place of each row (see `operators.places`)."""
     divisible: bool
-    """Whether a channel may be cut into pieces, applied one after the other, and the epoch gives the
-    same. If not, only rows of different keys may be kept apart: what a row causes depends on those
-    that come with it, such as the other side's in a join, or others of one call of a processor."""
+    """Whether a channel may be cut into pieces and applied piece by piece with the same output. If not, all
+    rows of a key must stay together: the output of a row depends on the rows that come with it, such as
+    the other side's rows in a join, or the other rows of one processor call."""
 
     def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
-        """The keys of these batches, one for each row: all that `apply` will look at in the table."""
+        """The key of each row of these batches. `apply` reads no other keys from the table."""
         ...
 
     @property
     def due_columns(self) -> tuple[str, ...]:
-        """The columns that `due` may name, whatever the time is."""
+        """The columns that `due` may name at any time."""
         ...
 
     def due(self, time: EpochTime) -> dict[str, int]:
-        """The entries that `fire` will look at, as column -> limit: those with a value above zero and up
-        to the limit in one of the columns. Empty: it looks at none."""
+        """The entries that `fire` will read, as column -> limit: entries whose value in one of the columns
+        is above zero and at most the limit. Empty if it reads none."""
         ...
 
     def begin(self, time: EpochTime) -> None:
-        """A round begins at this time. Costs little, however large the table is."""
+        """Begin a round at this time. Cheap, however large the table is."""
         ...
 
     def fire(self) -> Answer:
-        """Give what the round's times make due: goes through the table. It may be left out where nothing
-        that `due` names is in the table."""
+        """Emit the rows that are due at the round's time. Scans the table. The call may be skipped if the
+        table has no entry that `due` describes."""
         ...
 
     def open(self, time: EpochTime) -> Answer:
-        """`begin` and `fire`, in full or, on an exception, not at all. The answer goes to the channel
-        of partition 0."""
+        """Call `begin` and `fire`; on an exception nothing has changed. The answer goes to the channel of
+        partition 0."""
         ...
 
     def apply(
         self, kind: str, batches: list[pa.RecordBatch], places: Places | None = None
     ) -> Answer:
-        """Take in one closed channel, whole or not at all: on an exception nothing has changed.
+        """Apply one closed channel. On an exception nothing has changed.
 
-        Where the step is `ordered`, `places` has the place of each record of all batches.
+        If the step is `ordered`, `places` has the place of each record of all batches.
         """
         ...
 
     def close(self) -> Answer:
-        """The last channel has closed: give the output that is due once per round."""
+        """Emit the rows that come once per round. Called after the last channel has closed."""
         ...
 
     def rollback(self) -> None:
@@ -260,5 +263,5 @@ class Operator(Protocol):
         ...
 
     def shutdown(self) -> None:
-        """The host ends: let user code close what it holds. Called once, after everything else."""
+        """Let user code release its resources. Called once, as the last call, when the host ends."""
         ...

@@ -1,8 +1,7 @@
-"""The order of rows by several columns within groups, as Spark orders them.
+"""Sorting of rows by several columns within groups, in Spark's order.
 
-Nulls are smallest, NaN is the greatest number, text compares by its bytes. A column is only looked
-at for rows that are equal in all before it: with ties decided by every remaining column, most of
-them are not looked at at all.
+Nulls come first, NaN is the greatest number, text compares by its bytes. A column is only read for
+rows that are equal in all columns before it, so that most tie-breaking columns are never read.
 
 >>> price = pa.array([5, 7, None, 7])
 >>> sort_order([(price, True), (pa.array(["d", "z", "b", "a"]), False)], np.array([0, 1, 0, 1]))
@@ -26,7 +25,7 @@ _SIGN = np.int64(np.iinfo(np.int64).min)
 
 
 def sort_order(columns: Sequence[tuple[pa.Array, bool]], groups: Array) -> Array:
-    """The stable order of rows by group, then by these columns, each with whether it descends."""
+    """The stable order of rows by group, then by these (column, descending) pairs."""
     order = np.arange(len(groups))
     if len(groups) < 2:
         return order
@@ -42,13 +41,13 @@ def sort_order(columns: Sequence[tuple[pa.Array, bool]], groups: Array) -> Array
         by_key, runs = np.argsort(keys), np.cumsum(starts[same])
         better = by_key[stable_order(runs[by_key], runs[-1] + 1)[0]]
         order[same] = rows[better]
-        # a run is sorted in its own places: only where a key changes does a run begin anew
+        # a run is sorted in place: a new run begins only where the key changes
         starts[same] |= changes(keys[better])
     return order
 
 
 def run_starts(columns: Sequence[tuple[pa.Array, bool]], groups: Array, order: Array) -> Array:
-    """Where rows in a `sort_order` differ, in group or columns, from the one before (bool)."""
+    """Mask (bool) of the rows, in `sort_order`, that differ in group or columns from the row before."""
     starts = changes(groups[order])
     for column, _ in columns:
         array = one_chunk(column).take(fixed_array(order, pa.int64()))
@@ -58,8 +57,8 @@ def run_starts(columns: Sequence[tuple[pa.Array, bool]], groups: Array, order: A
 
 
 def _keys(columns: Sequence[tuple[pa.Array, bool]]) -> Iterator[Callable[[Array], Array]]:
-    """What gives, for some rows, integers in the order of a column, or of a part of it; and last
-    the rows themselves, for equal ones stay in order."""
+    """Functions that map row numbers to integer sort keys, one for each column or part of it. The last one
+    returns the row numbers themselves, which keeps the sort stable."""
 
     def key(array: pa.Array, part: int, descending: bool, rows: Array) -> Array:
         keys = _key(array.take(fixed_array(rows, pa.int64())), part)
@@ -73,18 +72,18 @@ def _keys(columns: Sequence[tuple[pa.Array, bool]]) -> Iterator[Callable[[Array]
 
 
 def tied(starts: Array) -> Array:
-    """The places of rows that share their run with others."""
+    """Positions of rows whose run of equal rows has more than one row."""
     alone = starts & np.append(starts[1:], True)
     return np.flatnonzero(~alone)
 
 
 def _parts(array: pa.Array) -> int:
-    """How many keys order such values: one, and one for nulls where there are any."""
+    """How many sort keys a column needs: one, or two if it has nulls."""
     return 1 if array.null_count == 0 else 2
 
 
 def _key(array: pa.Array, part: int) -> Array:
-    """Integers (int64) in the order of the values; the last part is the values themselves."""
+    """Integers (int64) that sort like the values. With nulls, part 0 separates them from values."""
     valid = valid_mask(array)
     if valid is None:
         return _values(array)
@@ -94,7 +93,7 @@ def _key(array: pa.Array, part: int) -> Array:
 
 
 def _values(array: pa.Array) -> Array:
-    """As `_key` for values that are not null; under nulls lies anything."""
+    """Integers (int64) that sort like the values that are not null; undefined for nulls."""
     type = array.type
     if pa.types.is_dictionary(type):
         return _values(array.cast(type.value_type))
@@ -112,7 +111,7 @@ def _values(array: pa.Array) -> Array:
 
 
 def number_keys(array: pa.Array) -> Array | None:
-    """As `_values` for numbers, bools, dates and times; None for other types."""
+    """Integers (int64) that sort like numbers, bools, dates and times; None for other types."""
     if pa.types.is_floating(array.type):
         return float_keys(fixed_values(array).astype(np.float64))
     if pa.types.is_uint64(array.type):
@@ -121,7 +120,7 @@ def number_keys(array: pa.Array) -> Array | None:
 
 
 def float_keys(values: Array) -> Array:
-    """The bits of floats as integers of the same order; NaN last, both zeros equal.
+    """Integers (int64) that sort like floats: NaN last, both zeros equal.
 
     >>> float_keys(np.array([np.nan, np.inf, 1.0, 0.0, -0.0, -2.0])).argsort(kind="stable")
     array([5, 3, 4, 2, 1, 0])
@@ -132,15 +131,15 @@ def float_keys(values: Array) -> Array:
 
 
 def _object_ranks(array: pa.Array) -> Array:
-    """Lists, structs and maps, one by one: they only decide between rows that are equal in all
-    plain columns before them."""
+    """Ranks of lists, structs and maps, compared as Python objects. That is slow, but only used for rows
+    that are equal in all plain columns before them."""
     keys = [_object_key(value) for value in array.to_pylist()]
     ranks = {key: rank for rank, key in enumerate(sorted(set(keys)))}
     return np.fromiter((ranks[key] for key in keys), np.int64, len(keys))
 
 
 def _object_key(value: Any) -> tuple[Any, ...]:
-    """A value that compares as the nested one does: nulls first, then element by element."""
+    """A tuple that compares like the nested value: nulls first, then element by element."""
     if value is None:
         return ()
     if isinstance(value, dict):

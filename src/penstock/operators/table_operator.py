@@ -1,8 +1,8 @@
-"""What operators share whose state is all in one table, and when entries of it fall due.
+"""The base class of operators whose state is all in one table, and the due times of entries.
 
-Due times are a column beside the state, found by one pass over plain numbers: there is no index that a
-restore or a rollback would have to rebuild. The column holds a time in milliseconds, moved so that zero
-can mean "never" (see `stamp`).
+Due times are a column beside the state, searched by one pass over plain numbers. There is no index that
+a restore or a rollback would have to rebuild. The column holds a time in milliseconds, shifted so that
+zero can mean "never" (see `stamp`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from penstock.state.variables.timers import ALL_TIMES, LIMIT
 
 @contextmanager
 def whole_or_not(table: ColumnTable) -> Iterator[None]:
-    """What is done to the table inside is undone by an exception."""
+    """Undo the changes made to the table inside the block if it raises an exception."""
     mark = table.savepoint()
     try:
         yield
@@ -37,32 +37,32 @@ def whole_or_not(table: ColumnTable) -> Iterator[None]:
         raise
 
 
-def fits(found: pa.Schema, wanted: pa.Schema) -> bool:
-    """Whether all columns are there, and those that compiled code looks at are of the type it expects."""
-    if found.equals(wanted):
+def fits(schema: pa.Schema, wanted: pa.Schema) -> bool:
+    """Whether a schema has all wanted columns, with types that compiled code can read as the wanted ones."""
+    if schema.equals(wanted):
         return True
-    types = dict(zip(found.names, found.types, strict=True))
+    types = dict(zip(schema.names, schema.types, strict=True))
     return all(field.name in types and _alike(types[field.name], field.type) for field in wanted)
 
 
-def _alike(found: pa.DataType, wanted: pa.DataType) -> bool:
+def _alike(type: pa.DataType, wanted: pa.DataType) -> bool:
     if is_text(wanted):
-        return is_text(found)
+        return is_text(type)
     same = physical(wanted)
-    return found.id == wanted.id if same is None else physical(found) == same
+    return type.id == wanted.id if same is None else physical(type) == same
 
 
-class Given(NamedTuple):
-    """Output rows, and where they belong; None where the step is not ordered."""
+class OutputRows(NamedTuple):
+    """Output rows and their places; the places are None if the step is not ordered."""
 
     batch: pa.RecordBatch
     places: Places | None
 
 
-def answer_of(given: Iterable[Given]) -> Answer:
-    """What was given, as an answer."""
+def answer_of(outputs: Iterable[OutputRows]) -> Answer:
+    """An answer with these output rows."""
     answer = Answer()
-    for batch, places in given:
+    for batch, places in outputs:
         answer.batches.append(batch)
         if places is not None:
             answer.places.append(places)
@@ -70,16 +70,16 @@ def answer_of(given: Iterable[Given]) -> Answer:
 
 
 class TableOperator(ABC):
-    """Takes in channels whole or not at all; a rollback of the table is a rollback of it all.
+    """Base class of operators. A channel is applied whole or not at all; all state is in the table.
 
-    Nothing falls due, and nothing is given when a round closes, where an operator does not say so.
+    By default nothing falls due, and nothing is emitted when a round closes.
     """
 
     kinds: ClassVar[tuple[str, ...]] = (ROWS,)
-    """What channels may bring."""
+    """Kinds of channels that the step accepts."""
     divisible: bool = True
     wire: Mapping[str, pa.Schema] = {}
-    """Kind of channel -> columns that its batches must have; a kind that is not named is not checked."""
+    """Kind of channel -> columns that its batches must have. Kinds without an entry are not checked."""
 
     def __init__(self, plan: StepPlan, table: ColumnTable, step_id: str, ordered: bool) -> None:
         self.table, self.output = table, plan.output
@@ -87,30 +87,30 @@ class TableOperator(ABC):
         self._codec, self._firsts = plan.codec, FirstPlaces()
 
     def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
-        """The keys of these batches."""
+        """The key of each row of these batches."""
         self._check(kind, batches)
         if kind == PARTIALS:
             return [self._codec.from_storage(batch.column(KEY)) for batch in batches]
         return [self._codec.encode(batch) for batch in batches]
 
     def _check(self, kind: str, batches: list[pa.RecordBatch]) -> None:
-        """Refuse what no courier of this step sends, before its memory is looked at."""
+        """Refuse batches that no courier of this step sends, before compiled code reads their memory."""
         if kind not in self.kinds:
             raise ProtocolError(
-                f"step {self.step_id!r} cannot take input of the kind {kind!r}",
+                f"step {self.step_id!r} does not accept input of the kind {kind!r}",
                 hint="couriers and hosts must run the same version of Penstock",
             )
         wanted = self.wire.get(kind)
         for batch in batches if wanted is not None else ():
             if not fits(batch.schema, wanted):
                 raise ProtocolError(
-                    f"step {self.step_id!r} cannot take {kind!r} with these columns: "
+                    f"step {self.step_id!r} does not accept {kind!r} with these columns: "
                     f"{', '.join(f'{field.name} {field.type}' for field in batch.schema)}",
                     hint="couriers and hosts must run the same flow and version of Penstock",
                 )
 
     def due(self, time: EpochTime) -> dict[str, int]:
-        """The entries that `fire` will look at."""
+        """The entries that `fire` will read, as column -> limit."""
         return {}
 
     @property
@@ -120,28 +120,28 @@ class TableOperator(ABC):
 
     @abstractmethod
     def begin(self, time: EpochTime) -> None:
-        """A round begins at this time."""
+        """Begin a round at this time."""
 
     def fire(self) -> Answer:
-        """Give what the round's times make due."""
+        """Emit the rows that are due at the round's time."""
         return Answer()
 
     def open(self, time: EpochTime) -> Answer:
-        """Begin a round, and give what its times make due."""
+        """Begin a round and emit the rows that are due at its time."""
         self.begin(time)
         return self.fire()
 
     def apply(
         self, kind: str, batches: list[pa.RecordBatch], places: Places | None = None
     ) -> Answer:
-        """Take in one closed channel, whole or not at all."""
+        """Apply one closed channel, whole or not at all."""
         self._check(kind, batches)
         each: Sequence[Places | None] = [None] * len(batches)
         if self.ordered:
             places = Places.none() if places is None else places
             if len(places) != sum(batch.num_rows for batch in batches):
                 raise ProtocolError(
-                    "records came without their places to a step that keeps order",
+                    f"step {self.step_id!r} is ordered, but its records have no places",
                     hint="couriers and hosts must run the same flow and version of Penstock",
                 )
             each = places.split(batches)
@@ -151,31 +151,32 @@ class TableOperator(ABC):
     def _applied(
         self, kind: str, batches: list[pa.RecordBatch], places: Sequence[Places | None]
     ) -> Answer:
-        """Put a channel's batches, with their places, into the table; gives the output that they
-        cause at once."""
+        """Put a channel's batches into the table. Returns their immediate output."""
         each = zip(batches, places, strict=True)
-        return answer_of(given for one, where in each for given in self._take(kind, one, where))
+        return answer_of(out for batch, where in each for out in self._take(kind, batch, where))
 
-    def _take(self, kind: str, batch: pa.RecordBatch, places: Places | None) -> Iterable[Given]:
-        """Put one batch into the table; gives the output that it causes at once."""
+    def _take(
+        self, kind: str, batch: pa.RecordBatch, places: Places | None
+    ) -> Iterable[OutputRows]:
+        """Put one batch into the table. Returns its immediate output."""
         raise NotImplementedError
 
     def close(self) -> Answer:
-        """Give what is due once per round."""
+        """Emit the rows that come once per round."""
         return Answer()
 
     def rollback(self) -> None:
-        """Back to the newest durable version."""
+        """Return to the newest durable version."""
         self.table.rollback()
         self._firsts.clear()
 
     def shutdown(self) -> None:  # noqa: B027
-        """Nothing is held outside the table."""
+        """Do nothing: there are no resources beside the table."""
 
-    # -- where output belongs
+    # -- places of output
 
     def _note(self, keys: Keys, entries: Array, places: Places | None) -> None:
-        """Records of these places touched the entries of these keys."""
+        """Note that records with these places touched the entries of these keys."""
         if places is not None:
             self._firsts.note(entries, keys.hashes, places)
 
@@ -184,7 +185,7 @@ class TableOperator(ABC):
         return self._firsts.of(entries) if self.ordered else None
 
     def _due_places(self, stamps: Array, entries: Array, final: bool) -> Places | None:
-        """Output places of what fell due for these entries, at times as due columns hold them."""
+        """Output places of rows of these entries that fell due at these stamps (see `stamp`)."""
         if not self.ordered:
             return None
         return Places.of_due(stamps - LIMIT, self.table.keys(entries).hashes, final)
@@ -195,19 +196,20 @@ NEVER = 0
 
 
 def due_column(clock: Clock) -> Column:
-    """The column that says when an entry falls due by the watermark, or by the time of day."""
+    """The column of due times by the watermark ("event") or by the time of day ("processing")."""
     return Column(f"__due_{clock}", pa.int64())
 
 
 def stamp(times_ms: Array) -> Array:
-    """What the column holds for times in milliseconds since 1970."""
+    """Due-column values for times in milliseconds since 1970."""
     return np.clip(times_ms, -LIMIT + 1, ALL_TIMES) + LIMIT
 
 
 def limits(time: EpochTime, *clocks: Clock) -> dict[str, int]:
-    """Per column, the greatest value that is due at a time; columns without a clock are left out.
+    """The greatest value that is due at this time, for the due column of each clock.
 
-    When a bounded input has ended, everything is due by both clocks.
+    The event clock is left out before there is a watermark. When a bounded input has ended, everything is
+    due by both clocks.
     """
     now: dict[Clock, int | None] = {"event": time.watermark_ms, "processing": time.now_ms}
     if time.final:
@@ -216,10 +218,10 @@ def limits(time: EpochTime, *clocks: Clock) -> dict[str, int]:
 
 
 def due_entries(table: ColumnTable, limits: Mapping[str, int]) -> Array:
-    """The host's own entries that are due, ascending."""
-    found: Array = np.zeros(0, np.bool_)
+    """The host's own entries that are due, ascending; `limits` is as for `Operator.due`."""
+    due: Array = np.zeros(0, np.bool_)
     for name, limit in limits.items():
         when = table.column(name)
-        due = (when != NEVER) & (when <= limit)
-        found = found | due if len(found) else due
-    return table.own(np.flatnonzero(found))
+        by_column = (when != NEVER) & (when <= limit)
+        due = due | by_column if len(due) else by_column
+    return table.own(np.flatnonzero(due))

@@ -1,8 +1,8 @@
-"""Several inputs in one stream of batches: a tag says whose a row is, and columns are shared by type.
+"""Several inputs in one stream of batches: a tag names the input of a row, and columns are shared by type.
 
-Spark hands a task one stream, and a channel to a host carries batches of one schema. Inputs with
-different columns go through both side by side when each column of a type that they have in common
-is used by all of them; a row leaves the columns that its own input lacks null.
+Spark hands a task one stream, and a channel to a host carries batches of one schema. So that inputs with
+different columns fit into one schema, columns of the same type are shared by all inputs. A row has nulls
+in the columns that its own input does not use.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from penstock.errors import FlowError, ProtocolError
 from penstock.state.arrays import Array, fixed_array, fixed_values
 
 INPUT = "_input"
-"""The column of tags (int8)."""
+"""Name of the column (int8) with the number of each row's input."""
 _MOST = 127
-"""Inputs that an int8 can tell apart."""
+"""Highest number of inputs that an int8 tag can tell apart."""
 
 
 class TaggedSchema:
-    """How rows of several inputs stand in one schema. Picklable; the same inputs give the same.
+    """The common schema of several inputs, and the conversions to and from it.
+
+    Picklable. Equal inputs always get the same schema.
 
     >>> people = pa.schema([("id", pa.int64()), ("name", pa.string())])
     >>> bids = pa.schema([("price", pa.int64()), ("auction", pa.int64())])
@@ -39,8 +41,8 @@ class TaggedSchema:
     """
 
     schema: pa.Schema
-    """The tag, then the shared columns "_0", "_1" and so on: as many of each type as the input
-    needs that has most of them."""
+    """The tag, then the shared columns "_0", "_1" and so on. Each type has as many columns as the input
+    with the most columns of that type."""
 
     def __init__(self, inputs: tuple[pa.Schema, ...]) -> None:
         if not 0 < len(inputs) <= _MOST:
@@ -70,11 +72,11 @@ class TaggedSchema:
         return (TaggedSchema, (self.inputs,))
 
     def places(self, input: int) -> list[int]:
-        """For each column of an input, the number of the shared column that it is in."""
+        """The number of the shared column of each column of an input."""
         return list(self._places[input])
 
     def pack(self, input: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of one input in the shared columns, without a copy of those."""
+        """Put rows of one input into the shared columns, without copying their values."""
         rows = batch.num_rows
         columns: list[pa.Array | None] = [None] * len(self._types)
         for place, column in zip(self._places[input], batch.columns, strict=True):
@@ -87,21 +89,22 @@ class TaggedSchema:
         return pa.RecordBatch.from_arrays([tags, *arrays], schema=self.schema)
 
     def rows(self, input: int, batch: pa.RecordBatch) -> Array:
-        """Which rows of a batch are of an input, in their order."""
+        """The numbers of the rows of a batch that belong to an input, ascending."""
         return np.flatnonzero(fixed_values(batch.column(0)) == input)
 
     def unpack(self, batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
-        """The rows of each input that has some, in the order of inputs; rows keep their order."""
+        """Split a batch into (input, rows) pairs, ordered by input. Rows keep their order, and inputs without
+        rows are left out."""
         tags = fixed_values(batch.column(0))
-        found = np.unique(tags) if len(tags) and (tags != tags[0]).any() else tags[:1]
-        if len(found) and not 0 <= found[0] <= found[-1] < len(self.inputs):
+        present = np.unique(tags) if len(tags) and (tags != tags[0]).any() else tags[:1]
+        if len(present) and not 0 <= present[0] <= present[-1] < len(self.inputs):
             raise ProtocolError(
-                f"a batch holds rows of input {found[-1]}, but there are {len(self.inputs)} inputs",
+                f"a batch holds rows of input {present[-1]}, but there are {len(self.inputs)} inputs",
                 hint="couriers and hosts must run the same version of Penstock",
             )
         parts = []
-        for tag in found.tolist():
-            part = batch if len(found) == 1 else _some(batch, np.flatnonzero(tags == tag))
+        for tag in present.tolist():
+            part = batch if len(present) == 1 else _some(batch, np.flatnonzero(tags == tag))
             columns = [part.column(1 + place) for place in self._places[tag]]
             parts.append((tag, pa.RecordBatch.from_arrays(columns, schema=self.inputs[tag])))
         return parts

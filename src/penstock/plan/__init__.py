@@ -1,11 +1,11 @@
-"""What a flow is when it is compiled, and what every part of it agrees on in an epoch.
+"""The compiled flow, and the plan of an epoch that all its parts agree on.
 
-steps.py         compiled steps and sources
+steps.py         compiled steps and sources; columns.py: select and filter; one_step.py: a flow on one host
 epoch.py         the plan of an epoch: routes, times, offloading
 topology.py      which host owns which slot, and how that changes at a boundary
 placement.py     where slots are and why; slots.py: sets of slots as text
-spread.py        sharing slots out among hosts
-assignment.py    what a host is told when slots change hands; migration.py: how state follows them
+spread.py        distribution of slots over hosts
+assignment.py    the message to a host when slots move; migration.py: how their state follows
 watermarks.py    event time of sources and steps
-reflex.py        what couriers do about more rows than hosts can take
+reflex.py        offloading by couriers, within the epoch, when hosts are overloaded
 """

@@ -1,4 +1,4 @@
-"""What the driver tells a host when slots change hands: the slots it owns, and where the new ones are."""
+"""The driver's message to a host when slots move: the slots it owns, and where to fetch the new ones."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Incoming:
-    """Slots that come to a host, and who holds a frozen copy of them."""
+    """Slots that move to a host, and the host that holds a frozen copy of them."""
 
     slots: tuple[int, ...]
     location: str | None
-    """The previous host's Flight location; None: only the store has them."""
+    """Flight location of the previous host; None: fetch the state from the store."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """The slots of one host from an epoch on."""
+    """The slots that one host owns from an epoch on."""
 
     version: int
-    """The last epoch under the old owners: what has to be fetched is of this version."""
+    """Last epoch under the old owners, and so the version of the state to fetch."""
     owned: tuple[int, ...]
     incoming: tuple[Incoming, ...] = ()
     whole: bool = False
-    """Rows of an incoming slot wait until all of the slot is there; else until their own keys are."""
+    """Whether rows of an incoming slot wait for the whole slot. If not, they wait only for their own keys."""
     trickle_mb_s: float = 0.0
-    """How fast the rest of incoming slots is brought in the background; 0: not at all."""
+    """Megabytes per second at which the host fetches the rest of incoming slots in the background; 0: it
+    fetches only what rows need."""

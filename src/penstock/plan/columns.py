@@ -1,4 +1,5 @@
-"""Stateless steps on columns: choose, rename, compute, filter. Functions on Arrow batches; picklable."""
+"""Stateless steps on columns: select, rename, compute, filter. They are picklable functions on Arrow
+batches."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ import pyarrow.compute as pc
 from penstock.errors import FlowError
 
 Value: TypeAlias = str | pc.Expression | Callable[[pa.RecordBatch], Any]
-"""A column: by its name, as an expression on columns, or as a function of the batch."""
+"""A column, given by its name, as an expression on columns, or as a function of the batch."""
 
 
 @dataclass(frozen=True, eq=False)
 class Select:
-    """Makes a batch of these columns, under these names, in this order.
+    """A step that makes batches of these columns, under these names, in this order.
 
     >>> batch = pa.RecordBatch.from_pydict({"a": [1], "b": [2], "c": [3]})
     >>> Select((("c", "c"), ("x", "a"), ("y", pc.field("a") + pc.field("b"))))(batch).to_pylist()
@@ -26,7 +27,7 @@ class Select:
     """
 
     columns: tuple[tuple[str, Value], ...]
-    """(name, value)."""
+    """(name, value) of each output column."""
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         arrays = _computed(batch, [value for _, value in self.columns])
@@ -46,7 +47,7 @@ class Select:
 
 @dataclass(frozen=True, eq=False)
 class Where:
-    """Keeps the rows for which a condition is true: neither false nor null.
+    """A step that keeps the rows for which a condition is true: neither false nor null.
 
     >>> batch = pa.RecordBatch.from_pydict({"a": [1, 5, None]})
     >>> Where(pc.field("a") > 3)(batch).to_pylist()
@@ -59,8 +60,8 @@ class Where:
         (mask,) = _computed(batch, [self.condition])
         if not pa.types.is_boolean(mask.type):
             raise FlowError(
-                f"the condition of a filter gives {mask.type}, not true or false",
-                hint='compare something: flow.filter(pc.field("n") > 3)',
+                f"the condition of a filter returns {mask.type}, not a boolean",
+                hint='use a comparison, such as flow.filter(pc.field("n") > 3)',
             )
         return batch.filter(mask)
 
@@ -70,7 +71,7 @@ class Where:
 
 
 def _computed(batch: pa.RecordBatch, values: Sequence[Value]) -> list[pa.Array]:
-    """The values of a batch's rows; all expressions are evaluated in one go."""
+    """Compute columns for a batch. All expressions are evaluated together."""
     expressions = [value for value in values if isinstance(value, pc.Expression)]
     evaluated = iter(_evaluated(batch, expressions)) if expressions else iter(())
     return [
@@ -100,15 +101,15 @@ def _evaluated(batch: pa.RecordBatch, expressions: list[pc.Expression]) -> list[
 
 
 def _called(batch: pa.RecordBatch, function: Callable[[pa.RecordBatch], Any]) -> pa.Array:
-    found = function(batch)
-    if not isinstance(found, pa.Array | pa.ChunkedArray):
-        found = pa.array(found)
-    if len(found) != batch.num_rows:
+    column = function(batch)
+    if not isinstance(column, pa.Array | pa.ChunkedArray):
+        column = pa.array(column)
+    if len(column) != batch.num_rows:
         raise FlowError(
-            f"{_text(function)} gave {len(found)} values for {batch.num_rows} rows",
-            hint="give a value for each row of the batch",
+            f"{_text(function)} returned {len(column)} values for {batch.num_rows} rows",
+            hint="return one value for each row of the batch",
         )
-    return _whole(found)
+    return _whole(column)
 
 
 def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:

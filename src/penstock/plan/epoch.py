@@ -1,8 +1,8 @@
-"""The plan of an epoch: what every courier and host must agree on while the epoch runs.
+"""The plan of an epoch, which all its couriers and hosts share.
 
 A plan is immutable. It travels to the couriers as JSON text in a Spark local property, so that a task
-needs no round trip to learn it: Spark shows these to whoever reads its event log or its UI, so there is no
-secret in it. Its times decide timers and TTLs, so that a retry decides the same.
+needs no round trip to get it. Spark shows local properties in its event log and UI, so a plan contains no
+secrets. Timers and TTLs use the plan's times, so that a retry behaves the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.plan.reflex import Reflex
 
 @dataclass(frozen=True)
 class RouteTable:
-    """slot -> host, as an index into `hosts`. One per keyed step and epoch.
+    """The owner of each slot of a keyed step, in one epoch.
 
     >>> routes = RouteTable.even([HostId("a"), HostId("b")], slots=4)
     >>> routes.slots_of(1).tolist()
@@ -29,10 +29,11 @@ class RouteTable:
 
     hosts: tuple[HostId, ...]
     owner: npt.NDArray[np.int32]
+    """Slot -> index of its host in `hosts`."""
 
     @staticmethod
     def even(hosts: list[HostId], slots: int) -> RouteTable:
-        """Contiguous runs of slots, as equal in number as can be."""
+        """Give each host a contiguous range of slots, of equal sizes as far as possible."""
         owner = (np.arange(slots, dtype=np.int64) * len(hosts) // slots).astype(np.int32)
         return RouteTable(tuple(hosts), owner)
 
@@ -42,33 +43,33 @@ class RouteTable:
 
 @dataclass(frozen=True)
 class Offload:
-    """The part of a segment's rows that goes to burst workers in an epoch, and how long couriers wait."""
+    """The share of a segment's rows that goes to burst workers in an epoch, and the couriers' deadline."""
 
     shares: npt.NDArray[np.float64]
-    """Share of each slot's rows, from 0 to 1; for stateless steps of each partition's
-    rows, or one for all."""
+    """Share of each slot's rows that is offloaded, from 0 to 1. For stateless steps: the share of each
+    partition's rows, or one share for all."""
     workers: int
-    """How many may be at work at a time, for all couriers together."""
+    """Maximum number of concurrent burst workers, over all couriers."""
     deadline_ms: int
-    """Milliseconds without an answer after which a courier does the rows of an invocation itself."""
+    """Milliseconds without a reply after which a courier processes an invocation's rows itself."""
     per_courier: tuple[int, ...] = ()
-    """Burst workers that each courier may keep busy, by partition; 0: it keeps its rows. Empty: all couriers
-    alike."""
+    """Maximum number of concurrent burst workers of each courier, by partition; 0: it offloads nothing.
+    Empty: `workers` are divided evenly."""
     reflex: Reflex | None = None
-    """What couriers do about more rows than hosts can take; None: nothing but what the shares say."""
+    """Rule by which couriers offload rows beyond what hosts can take; None: they offload only `shares`."""
 
     def __post_init__(self) -> None:
         fit = np.all((self.shares >= 0) & (self.shares <= 1))  # false for NaN, too
         if not fit or self.workers < 1 or self.deadline_ms < 1:
             raise ProtocolError(
-                f"rows cannot be offloaded in shares from {np.min(self.shares, initial=0.0)} to "
+                f"cannot offload shares from {np.min(self.shares, initial=0.0)} to "
                 f"{np.max(self.shares, initial=0.0)} to {self.workers} burst workers with a "
                 f"deadline of {self.deadline_ms} ms",
                 hint="use shares from 0 to 1, at least one burst worker and a deadline above 0",
             )
 
     def at_once(self, partition: int, partitions: int) -> int:
-        """How many burst workers one courier of several may keep busy.
+        """Maximum number of concurrent burst workers of the courier of one partition.
 
         >>> [Offload(np.ones(1), workers=5, deadline_ms=800).at_once(p, 3) for p in range(3)]
         [2, 2, 1]
@@ -79,14 +80,14 @@ class Offload:
         return max(1, each + (partition < rest))
 
     def share_of(self, partition: int, partitions: int) -> float:
-        """For stateless steps: the part of one courier's rows that goes to burst workers."""
+        """Share of one courier's rows that goes to burst workers, for stateless steps."""
         alike = len(self.shares) != partitions
         return float(np.mean(self.shares) if alike else self.shares[partition])
 
 
 @dataclass(frozen=True)
 class StepRoutes:
-    """What a courier needs to reach one keyed step, and the times that step lives by."""
+    """Routes, endpoints and times of one keyed step, for the couriers."""
 
     step: StepId
     routes: RouteTable
@@ -94,35 +95,35 @@ class StepRoutes:
     """Flight locations, in the order of `routes.hosts`."""
     time: EpochTime
     watched: tuple[int, ...] = ()
-    """Slots whose keys couriers count: one of them may be hotter than a host can take."""
+    """Slots whose keys couriers count, because one key may be too hot for a single host."""
     two_stage: bool = False
-    """Whether couriers combine the rows of each key whatever that costs them: a key is then one
-    record of each task for its host. Only where the step's state merges; elsewhere it says nothing."""
+    """Whether couriers always combine the rows of each key, even if that costs more than it saves. A host
+    then gets one record per key and task. Ignored if the step's state cannot be merged."""
     offload: Offload | None = None
-    """What goes to burst workers of the segment that ends in this step; None: nothing."""
+    """Offloading of the segment that ends in this step; None: nothing is offloaded."""
 
     @property
     def channels(self) -> int:
-        """How many each courier has to each host: where burst workers help, what they make of rows has
-        one of its own."""
+        """Number of channels from each courier to each host. With offloading there is a second one, for the
+        results of burst workers."""
         return 1 if self.offload is None else 2
 
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """All that couriers and hosts must agree on for one run of an epoch."""
+    """The shared configuration of couriers and hosts for one run of an epoch."""
 
     epoch: int
     run: int
-    """Counts the tries at this epoch: a message of an earlier run is refused."""
+    """Number of this attempt at the epoch. Messages of earlier runs are rejected."""
     partitions: int
-    """How many couriers there are: a host is done when it has heard of each."""
+    """Number of couriers. A host is done when each has closed its channels."""
     steps: tuple[StepRoutes, ...]
     driver: str
-    """The registry's Flight location."""
+    """Flight location of the driver's registry."""
     reach: str | None = None
-    """How couriers reach burst workers, as text; None: there are none."""
+    """Address of the burst workers' backend, as text; None: there are no burst workers."""
     map_offloads: tuple[tuple[str, Offload], ...] = ()
-    """What goes to burst workers of segments without a keyed step, by segment."""
+    """(segment, its offloading), for segments without a keyed step."""
     timed: tuple[str, ...] = ()
-    """Segments without a keyed step of which couriers tell what they did, and how long that took."""
+    """Segments without a keyed step whose row counts and run times couriers report."""

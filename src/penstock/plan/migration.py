@@ -1,13 +1,13 @@
-"""How state follows its slots when they change hands: one mechanism, five ways to use it.
+"""Strategies for moving state with its slots: one mechanism, used in five ways.
 
-    lazy(r)       all slots change hands at one epoch boundary, and an entry comes when a row needs
-                  it; a trickle of r MB/s brings the rest, and with r = 0 nothing does
-    all_at_once   all slots at one boundary, each of them whole before its rows are applied
-    batched(n)    the same, n slots at a boundary
-    fluid         the same, one slot at a boundary
-    pause         like all_at_once, and no row of the step is applied before all slots are there
+    lazy(r)       all slots move at one epoch boundary; an entry is fetched when a row needs it, and
+                  the rest in the background at r MB/s (with r = 0 never)
+    all_at_once   all slots move at one boundary; rows of a slot wait until the whole slot is there
+    batched(n)    the same, with n slots per boundary
+    fluid         the same, with one slot per boundary
+    pause         like all_at_once, but no row of the step is applied before all slots are there
 
-Penstock's own is lazy. The others are those of the literature, to compare with.
+Lazy is Penstock's own and the default. The others are from the literature, for comparison.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from penstock.errors import SettingError
 MigrationKind = Literal["lazy", "all_at_once", "batched", "fluid", "pause"]
 
 TRICKLE_MB_S = 16.0
-"""What plain "lazy" trickles: a GB comes within about a minute, at a small part of what a disk or a
-network gives."""
+"""Megabytes per second that plain "lazy" fetches in the background. A gigabyte takes about a minute, with
+a small part of the bandwidth of a disk or network."""
 
 _HINT = "use lazy, lazy(16) for a trickle of 16 MB/s, all_at_once, batched(8), fluid or pause"
 
 
 @dataclass(frozen=True)
 class Migration:
-    """How state follows slots that change hands.
+    """A strategy for moving state with its slots.
 
     >>> Migration.parse("batched(8)")
     Migration(kind='batched', slots_at_once=8, trickle_mb_s=0.0)
@@ -41,9 +41,10 @@ class Migration:
 
     kind: MigrationKind
     slots_at_once: int | None = None
-    """How many slots of a step may change hands at one epoch boundary; None for all."""
+    """Maximum number of slots of a step that move at one epoch boundary; None: no limit."""
     trickle_mb_s: float = 0.0
-    """Lazy only: how fast a host brings, in the background, what no row has asked for; 0: never."""
+    """Megabytes per second of state that a host fetches in the background, for `lazy` only; 0: a host fetches
+    only what rows need."""
 
     def __post_init__(self) -> None:
         at_once, rate = self.slots_at_once, self.trickle_mb_s
@@ -54,13 +55,13 @@ class Migration:
             or not (math.isfinite(rate) and (rate >= 0 if self.kind == "lazy" else rate == 0))
         ):
             raise SettingError(
-                f"{self.kind} does not go with slots_at_once={at_once} and trickle_mb_s={rate}",
+                f"migration {self.kind} does not allow slots_at_once={at_once} with trickle_mb_s={rate}",
                 hint=_HINT,
             )
 
     @staticmethod
     def parse(text: str | Migration) -> Migration:
-        """The migration that a text names. One that is given as such stays as it is.
+        """Parse a migration's name and arguments. A `Migration` is returned as it is.
 
         >>> Migration.parse("batched")
         Traceback (most recent call last):
@@ -72,7 +73,7 @@ for a trickle of 16 MB/s, all_at_once, batched(8), fluid or pause
 
     @property
     def whole(self) -> bool:
-        """Whether a slot has arrived whole before its rows are applied."""
+        """Whether rows wait until their whole slot has arrived."""
         return self.kind != "lazy"
 
     def __str__(self) -> str:

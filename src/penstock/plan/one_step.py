@@ -1,4 +1,4 @@
-"""A flow on one host, as live couriers see it: one step that takes the source's rows and gives the output."""
+"""A flow on one host, as live couriers see it: a single step from the source's rows to the output."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from penstock.state.keys.codec import KeyCodec
 
 
 class WholeFlow(StepPlan):
-    """All steps of a flow at once. Rows go to its host as they are: what they are to each step, the host
-    finds out."""
+    """A step plan for a whole flow on one host. Couriers send source rows as they are; the host takes them
+    through the steps."""
 
     def __init__(self, input: pa.Schema, output: pa.Schema) -> None:
         self.inputs, self.output = (input,), output
@@ -28,11 +28,12 @@ class WholeFlow(StepPlan):
     def operator(
         self, slots: int, step_id: str, on_error: OnError, ordered: bool = False
     ) -> Operator:
-        raise NotImplementedError("a host of all steps has an operator for each of them")
+        raise NotImplementedError("a host that runs all steps has one operator per step")
 
 
 def as_couriers_see(flow: FlowPlan) -> FlowPlan:
-    """The flow whose steps couriers send to: a flow on one host is one step, called by its first keyed one.
+    """The flow plan for couriers. A flow on one host becomes a single step with the id of its first keyed
+    step.
 
     >>> flow = FlowPlan((), ())
     >>> as_couriers_see(flow) is flow

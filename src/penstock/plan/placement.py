@@ -1,4 +1,4 @@
-"""Where slots are, how they came there, and their changing hands: the values `Topology` deals in."""
+"""Values that `Topology` works with: placements of slots on hosts, and handovers between hosts."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from penstock.plan.slots import slots_from_text, slots_to_text
 Why = Literal["start", "move", "scale", "host lost", "host is back"]
 
 MOST_SLOTS = 32_768
-"""Slots that a step may have."""
+"""Maximum number of slots of a step."""
 
 
 @dataclass(frozen=True)
 class Handover:
-    """Slots that change hands at an epoch boundary."""
+    """Slots that move from one host to another at an epoch boundary."""
 
     step: StepId
     slots: tuple[int, ...]
     source: HostId | None
-    """A ready host that has their state at the boundary's version; None: only the store has it."""
+    """Ready host that holds their state at the boundary's version; None: only the store holds it."""
     target: HostId
     why: Why
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Slots that are on one host for the same reason.
+    """A set of slots that are on one host for the same reason.
 
     >>> a, b = HostId("a"), HostId("b")
     >>> Placement((0, 1, 2), b, 7, "move", source=a, home=b).as_stored()
@@ -39,23 +39,24 @@ class Placement:
     """
 
     slots: tuple[int, ...]
-    """None for a host that owns nothing now but may be given slots."""
+    """The slots; empty for a host that owns nothing now but may get slots."""
     host: HostId
     since: int
-    """The version at which they came: the host has worked on them from the epoch after it on."""
+    """Version at which they moved here. The host has processed them since the epoch after it."""
     why: Why
     source: HostId | None
+    """Host they came from; None if their state came from the store."""
     home: HostId
-    """The host they are meant for; `host`, unless they wait for another one (or for their turn)."""
+    """Host they should be on. Differs from `host` while they wait for that host or for their turn to move."""
 
     def as_stored(self) -> dict[str, Any]:
-        """JSON values for manifests and `penstock ctl`, with the slots as text such as 0-3,7."""
+        """JSON values for manifests and `penstock ctl`, with slots as text such as 0-3,7."""
         return {**codec.to_plain(self), "slots": slots_to_text(self.slots)}
 
 
 def stored_placements(facts: Iterable[dict[str, Any]]) -> list[Placement]:
-    """Undo `Placement.as_stored`, for several."""
-    return [_stored_placement(one) for one in facts]
+    """Restore placements from what `Placement.as_stored` returned."""
+    return [_stored_placement(stored) for stored in facts]
 
 
 def _stored_placement(facts: dict[str, Any]) -> Placement:
@@ -64,6 +65,6 @@ def _stored_placement(facts: dict[str, Any]) -> Placement:
         return codec.from_plain(facts | {"slots": slots}, Placement)
     except (AttributeError, KeyError, TypeError, ProtocolError, SettingError) as wrong:
         raise CheckpointError(
-            f"a manifest holds a placement that makes no sense: {facts}",
+            f"a manifest contains an invalid placement of slots: {facts}",
             hint="start from an earlier checkpoint, or restore this one",
         ) from wrong

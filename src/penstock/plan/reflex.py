@@ -1,11 +1,11 @@
-"""What a courier does about more rows than hosts can take, in the very epoch, or chunk, that brings them.
+"""Offloading by couriers, at once, of rows beyond what hosts can process in time.
 
-A decision takes at least one epoch: what is seen in one changes the next. By then a burst has made
-the one under way long, and the next one longer. So the plan of an epoch also says how much hosts can
-take of it in time; a courier that finds more in its task lets burst workers have the rest at once.
+A decision takes at least one epoch: measurements of one epoch change the next. By then a burst has
+made the current epoch long, and the next one longer. So the plan of an epoch also says how many rows
+hosts can process in time. A courier that finds more in its task sends the rest to burst workers at once.
 
-A live courier is told how many rows hosts can take in a second, and sees how many they have not taken yet. It
-lets burst workers have what hosts could not be through with in time, of each chunk.
+A live courier knows how many rows per second hosts can process, and how many they have not applied yet. From
+each chunk it sends burst workers the rows that hosts could not process in time.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import math
 from dataclasses import dataclass, replace
 
 _LEAST = 0.25
-"""Part of the time for rows that hosts have in any case: what is late already is theirs too, for so long."""
+"""Fraction of `within_ms` that hosts always have for a chunk, even if its rows are late already."""
 _MOST = 32.0
-"""Times the room. What is beyond that changes the share by little, so nobody waits to know it."""
+"""Multiple of `room` above which the share hardly changes, so that couriers stop counting rows there."""
 
 
 @dataclass(frozen=True)
 class Reflex:
-    """When couriers give rows to burst workers although nobody has decided so, and how many.
+    """The rule by which couriers offload rows without waiting for a decision: when, and how many.
 
-    All counts are of rows at the place where they would leave for burst workers. They are of all tasks
-    together, until `of` has made them those of one task.
+    All counts are of rows at the point where they would leave for burst workers. They are totals over all
+    tasks; `of` returns the rule for one task.
 
     >>> reflex = Reflex(limit=800.0, room=600.0, each=300.0, merge=0.1, workers=8)
     >>> reflex.share(800), round(reflex.share(2000), 2), reflex.at_once(2600)
@@ -35,46 +35,48 @@ class Reflex:
     """
 
     limit: float
-    """Rows per epoch above which couriers give the rest to burst workers."""
+    """Rows per epoch above which couriers offload the rest."""
     room: float
-    """Rows' worth of work that is left to hosts if there are more."""
+    """Work per epoch that hosts keep when there are more rows than `limit`, counted in rows."""
     each: float
-    """Rows that one burst worker should get."""
+    """Rows per epoch for one burst worker."""
     merge: float
-    """What a row that goes to burst workers costs its host all the same, in rows."""
+    """Cost of an offloaded row for its host, as a fraction of a row's full cost."""
     workers: int
-    """Burst workers that may be at work at a time."""
+    """Maximum number of concurrent burst workers."""
     parts: tuple[float, ...] = ()
-    """Share of all rows that each partition usually brings; empty: all bring as many."""
+    """Usual share of all rows in each partition; empty: equal shares."""
     within_ms: float | None = None
-    """Milliseconds from a row's arrival within which hosts should be through with it, in a live flow:
-    `limit`, `room` and `each` are rows per second then. None: they are rows per epoch."""
+    """Milliseconds from a row's arrival within which hosts should have processed it, in a live flow. `limit`,
+    `room` and `each` are then rows per second. None: they are rows per epoch."""
 
     @property
     def most(self) -> float:
-        """Rows from which on the share stays as it is."""
+        """Number of rows above which the share no longer changes."""
         return max(self.limit, _MOST * self.room)
 
     def of(self, partition: int, partitions: int) -> Reflex:
-        """What holds for the task of one partition."""
+        """The rule for the task of one partition."""
         even = len(self.parts) != partitions
         part = 1 / partitions if even else self.parts[partition]
-        few = max(1, math.floor(self.workers * part))  # all together no more than there may be
+        # rounded down, to keep the total within the maximum
+        workers = max(1, math.floor(self.workers * part))
         limit, room = part * self.limit, part * self.room
-        return replace(self, limit=limit, room=room, workers=few, parts=())
+        return replace(self, limit=limit, room=room, workers=workers, parts=())
 
     def share(self, rows: float) -> float:
-        """The part of the rows that burst workers get. Never less for more rows."""
+        """Share of the rows that goes to burst workers. It never falls as rows increase."""
         if rows <= self.limit:
             return 0.0
         rows = max(1.0, min(rows, self.most))
         return self._share(rows, self.room)
 
     def surplus(self, rows: int, ahead: int, rate: float | None, waited_s: float) -> float:
-        """The part of a live chunk's rows that burst workers get. Never less for more rows.
+        """Share of a live chunk's rows that goes to burst workers. It never falls as rows increase.
 
-        Hosts have not applied the rows `ahead` of it, and apply `rate` a second while some wait; None:
-        they have not let any wait of late, and take `limit`. The oldest row has waited for `waited_s`.
+        `ahead` is the number of rows sent before that hosts have not applied yet. `rate` is the rows per
+        second that hosts apply while rows wait; None: no rows waited lately, and `limit` is used. The oldest
+        row has waited for `waited_s` seconds.
 
         >>> reflex = Reflex(1000.0, 800.0, 500.0, 0.1, workers=8, within_ms=100.0)
         >>> [round(reflex.surplus(rows, 0, None, 0.0), 2) for rows in (100, 101, 200, 1000)]
@@ -92,12 +94,12 @@ class Reflex:
         return self._share(rows, max(can, 0.0) * min(self.room / self.limit, 1.0))
 
     def _share(self, rows: float, room: float) -> float:
-        """The part that burst workers get of more rows than hosts have room for."""
+        """Share that goes to burst workers when there are more rows than hosts have room for."""
         wanted = (rows - room) / (rows * (1.0 - self.merge))
-        # With few burst workers hosts do what they can for as long as those take.
+        # With few burst workers, hosts work for as long as the burst workers need.
         together = 1.0 / (self.room / (self.workers * self.each) + 1.0 - self.merge)
         return max(0.0, min(1.0, together, wanted))
 
     def at_once(self, carried: int) -> int:
-        """How many burst workers share the rows carried."""
+        """Number of burst workers for `carried` offloaded rows."""
         return max(1, min(self.workers, math.ceil(carried / self.each)))

@@ -1,6 +1,6 @@
-"""Sharing slots out among hosts: how many each should have, and which slots move for it.
+"""Distribution of slots over hosts: how many each should have, and which slots move.
 
-Hosts are numbers here: places in arrays. All of it is deterministic.
+Hosts are numbers here. All functions are deterministic.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from penstock.state.arrays import Array
 
 
 def balanced(place: Array, hosts: Array) -> Array:
-    """slot -> host with counts as equal as can be, and with the fewest slots away from `place`.
+    """Slot -> host, with equal counts as far as possible and the fewest moves from `place`.
 
-    A slot whose place is not one of `hosts` (or -1: nowhere) has to move anyway.
+    A slot whose place is not one of `hosts` (-1: nowhere) has to move anyway.
 
     >>> balanced(np.array([0, 0, 0, 0, 1, 1]), np.array([0, 1, 2])).tolist()
     [0, 0, 2, 2, 1, 1]
     """
     counts = _counts(place, hosts)
     share, more = divmod(len(place), len(hosts))
-    # One more goes to those that have most: what they keep need not move.
+    # The hosts that have most get one more, since slots that they keep need not move.
     quota = np.full(len(hosts), share)
     quota[np.argsort(-counts, kind="stable")[:more]] += 1
     moving = ~np.isin(place, hosts)
@@ -33,18 +33,18 @@ def balanced(place: Array, hosts: Array) -> Array:
 
 
 def adopted(place: Array, hosts: Array) -> Array:
-    """slot -> host where only slots without a place (-1) move, each to who then has least.
+    """Slot -> host, where only slots without a place (-1) move, each to the host with the fewest slots.
 
     >>> adopted(np.array([0, 0, 0, -1, -1, 1]), np.array([0, 1])).tolist()
     [0, 0, 0, 1, 1, 1]
     """
     homeless = np.flatnonzero(place < 0)
     counts = _counts(place, hosts)
-    given = np.zeros(len(hosts), dtype=np.int64)
+    added = np.zeros(len(hosts), dtype=np.int64)
     for _ in range(len(homeless)):
-        given[np.argmin(counts + given)] += 1
+        added[np.argmin(counts + added)] += 1
     result = place.copy()
-    result[homeless] = np.repeat(hosts, given)
+    result[homeless] = np.repeat(hosts, added)
     return result
 
 

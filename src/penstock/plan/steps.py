@@ -1,7 +1,7 @@
-"""The steps of a flow, compiled: schemas known, ready to be shipped to couriers and hosts.
+"""The compiled steps of a flow, with known schemas, ready to ship to couriers and hosts.
 
-Streams are numbered: first the sources, then what each step gives. A step names the streams that it
-reads; by default the one before it. All sources come in one stream of rows, each tagged with its
+Streams are numbered: first the sources, then the output of each step. A step names the streams that it
+reads; by default the one before it. All sources share one stream of rows, each tagged with its
 source (see `operators.tagged`), since a flow is one Spark query.
 """
 
@@ -36,14 +36,16 @@ class MapStep:
 
 @dataclass(frozen=True)
 class KeyedStep:
-    """A step with state: its key space is cut into slots, which hosts own."""
+    """A step with state. Its key space is divided into slots, which hosts own."""
 
     id: str
     slots: int
     plan: StepPlan
     on_error: OnError = "fail"
     reads: tuple[int, ...] = ()
-    """The streams it reads, in the order of the plan's inputs; none: the one before it."""
+    """Numbers of the streams it reads, in the order of the plan's inputs; empty: the one before it."""
+    kind: str = ""
+    """The kind of step, which its automatic name begins with, such as "aggregate"."""
 
     @property
     def keys(self) -> list[str]:
@@ -59,11 +61,11 @@ class KeyedStep:
 
     @property
     def has_timers(self) -> bool:
-        """Whether the step needs epochs even when its stream is quiet."""
+        """Whether the step needs epochs even when no rows arrive."""
         return self.plan.has_timers
 
     def operator(self, ordered: bool = False) -> Operator:
-        """A new, empty operator for one host; if `ordered`, its answers have places."""
+        """Create an empty operator for one host. If `ordered`, its output rows carry their places."""
         return self.plan.operator(self.slots, self.id, self.on_error, ordered)
 
 
@@ -71,7 +73,7 @@ Step = MapStep | KeyedStep
 
 
 class SourceDecoder(Protocol):
-    """Makes a source's rows of what Spark reads of it, in couriers. Picklable."""
+    """A picklable decoder that couriers use to turn what Spark reads into a source's rows."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -79,25 +81,25 @@ class SourceDecoder(Protocol):
         ...
 
     def decode(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[DeadLetter]]:
-        """The rows, and what could not be read."""
+        """Decode a batch into rows, and dead letters for what could not be decoded."""
         ...
 
 
 @dataclass(frozen=True)
 class SourcePlan:
-    """One source of a flow: its columns, and which of them tell the time."""
+    """One source of a flow: its columns, and the settings of its event time."""
 
     schema: pa.Schema
     event_time: str | None = None
     delay_ms: int = 0
-    """How far out of order event times may be."""
+    """Milliseconds by which event times may be out of order."""
     partition: str | None = None
-    """The column that says which partition of the source a row came from."""
+    """Name of the column with the source's partition of a row."""
     idle_ms: int | None = None
-    """Milliseconds without a row after which a partition does not hold back the watermark."""
+    """Milliseconds without a row after which a partition no longer holds back the watermark; None: never."""
     arrival: str | None = None
     decoder: SourceDecoder | None = None
-    """What couriers do with rows that Spark reads; None: they are the source's as they come."""
+    """Decoder of what Spark reads into the source's rows; None: Spark reads the rows themselves."""
 
     @property
     def as_read(self) -> pa.Schema:
@@ -106,7 +108,7 @@ class SourcePlan:
 
     @property
     def time(self) -> SourceTime | None:
-        """How its watermark goes; None: it has none."""
+        """Settings of its watermark; None: the source has no event time."""
         if self.event_time is None:
             return None
         return SourceTime(self.delay_ms, self.idle_ms, self.partition is not None)
@@ -120,13 +122,14 @@ class FlowPlan:
     steps: tuple[Step, ...] = ()
     on_error: OnError = "fail"
     ordered: bool = False
-    """Whether rows leave in the order in which those that caused them came, per partition."""
+    """Whether output rows leave in the order of the input rows that caused them, per partition."""
     one_host: bool = False
-    """All steps run in one host, on all its cores; the couriers only bring rows and take output."""
+    """Whether all steps run in one host, on all its cores. Couriers then only send rows and receive
+    output."""
 
     @property
     def in_order(self) -> bool:
-        """Whether each step gives its output in the order of its input."""
+        """Whether each step's output is in the order of its input."""
         return self.ordered or self.one_host
 
     @property
@@ -145,13 +148,13 @@ class FlowPlan:
 
     @cached_property
     def tagged(self) -> TaggedSchema | None:
-        """How the rows of several sources share a stream; None: there is one source."""
+        """Schema of the stream that several sources share; None: there is one source."""
         if len(self.sources) == 1:
             return None
         return TaggedSchema(tuple(source.as_read for source in self.sources))
 
     def reads(self, step: int) -> tuple[int, ...]:
-        """The streams that a step reads."""
+        """Numbers of the streams that a step reads."""
         return self.steps[step].reads or (len(self.sources) + step - 1 if step else 0,)
 
     def schema_of(self, stream: int) -> pa.Schema:
@@ -163,20 +166,20 @@ class FlowPlan:
 
     @cached_property
     def graph(self) -> tuple[tuple[str, tuple[int | str, ...]], ...]:
-        """Each keyed step with what it reads, through stateless ones: sources or keyed steps."""
+        """(keyed step, the sources and keyed steps that it reads), skipping stateless steps in between."""
         made: list[tuple[int | str, ...]] = [(number,) for number in range(len(self.sources))]
-        found = []
+        edges = []
         for number, step in enumerate(self.steps):
             read = tuple(dict.fromkeys(s for stream in self.reads(number) for s in made[stream]))
             if isinstance(step, KeyedStep):
-                found.append((step.id, read))
+                edges.append((step.id, read))
                 read = (step.id,)
             made.append(read)
-        return tuple(found)
+        return tuple(edges)
 
     @cached_property
     def depths(self) -> dict[str, int]:
-        """How many keyed steps rows have passed when they leave one."""
+        """Keyed step -> number of keyed steps on the longest path to it, itself included."""
         depths: dict[str, int] = {}
         for step, reads in self.graph:
             depths[step] = 1 + max((depths[r] for r in reads if isinstance(r, str)), default=0)

@@ -1,12 +1,12 @@
-"""Which host owns which slots of a step, which one should, and what changes at the next boundary.
+"""The owner of each slot of a step, the host it should be on, and the changes at the next boundary.
 
-Each slot has an owner, which works on it now, and a home, where it should be. Requests (`move`,
-`scale`) change homes, the death of a host takes owners away, and `advance`, between two epochs,
-brings owners nearer to homes. A slot is
+Each slot has an owner, the host that processes it now, and a home, the host it should be on. Requests
+(`move`, `scale`) change homes. A dead host's slots lose their owner. `advance`, called between two
+epochs, moves slots towards their homes. A slot is
 
     settled     its owner is its home
-    pending     its owner is another host: it moves when its home is ready and its turn has come
-    unowned     its owner died, or nothing has started yet: it goes to a ready host at once
+    pending     its owner is another host; it moves when its home is ready and it is its turn
+    unowned     its owner died, or nothing has started yet; it moves to a ready host at once
 """
 
 from __future__ import annotations
@@ -33,20 +33,21 @@ _NONE = -1
 
 @dataclass(frozen=True)
 class SlotsMark:
-    """Where the slots of a step were at one moment, and how they came there: what can be gone back to."""
+    """A snapshot of a step's topology, for `Topology.go_back`."""
 
     routes: RouteTable
     placements: list[dict[str, Any]]
-    """As a manifest keeps them."""
+    """Placements of the slots, as a manifest stores them."""
     arrays: tuple[Array, ...]
+    """Copies of the topology's arrays, in the order of `Topology._columns`."""
 
 
 class Topology:
-    """Where the slots of one keyed step live. Pure: no I/O, no clock. Used by one thread.
+    """The owners and homes of one keyed step's slots. Has no I/O and no clock. Used by one thread.
 
-    Begins with what the last manifest tells (`routes`, `placements`; the hosts may be others now).
-    Slots whose host is no more go to those that have least; hosts that were not there before get
-    their share, with the fewest moves. In the beginning nothing is ready and no slot is owned.
+    It starts from the last manifest (`routes`, `placements`), although the hosts may differ now. Slots of
+    hosts that no longer exist go to the hosts with the fewest slots. New hosts get their share, with the
+    fewest moves. At the start no host is ready and no slot is owned.
 
     >>> a, b = HostId("sum/0"), HostId("sum/1")
     >>> topology = Topology(StepId("sum"), 4, [a, b])
@@ -73,71 +74,71 @@ class Topology:
         self._known = set(self._wanted)
         self._ready: set[int] = set()
         self._able: set[int] = set()
-        """Hosts that can be given slots: not those that are to be avoided, if there are others."""
+        """Hosts that can get slots. Avoided hosts are among them only if there are no others."""
         self._going: set[int] = set()
-        """Hosts that were replaced: they will be gone soon."""
+        """Hosts that were replaced and will be gone soon."""
         self._version: int | None = None
         self._moved = 0
         self._moved_at = np.full(slots, _NONE - 1, dtype=np.int64)
-        """The version at which each slot last changed hands."""
+        """Version at which each slot last moved."""
         self._owner = np.full(slots, _NONE, dtype=np.int32)
         self._reason = np.full(slots, _START, dtype=np.int8)
-        """Why a slot's home is its home: why it moves there, once it does."""
+        """Reason for each slot's present home, reported when the slot moves there."""
         self._was_owned = np.zeros(slots, dtype=np.bool_)
-        # How each slot came to where it is.
+        # Each slot's last move: where, when, why and from where.
         self._placed = np.full(slots, _NONE, dtype=np.int32)
         self._since = np.full(slots, _NONE, dtype=np.int64)
         self._why = np.full(slots, _START, dtype=np.int8)
         self._source = np.full(slots, _NONE, dtype=np.int32)
         self._home = self._homes(routes, placements)
-        self._told: list[dict[str, Any]] | None = None
+        self._placements_json: list[dict[str, Any]] | None = None
 
     @property
     def hosts(self) -> list[HostId]:
-        """The hosts that the step should have."""
+        """Hosts that the step should have."""
         return [self._names[n] for n in self._wanted]
 
     @property
     def routes(self) -> RouteTable:
-        """The current owner of each slot, with the hosts that own something; -1 for an unowned slot."""
+        """Current owner of each slot, among the hosts that own slots; -1 for an unowned slot."""
         used = np.unique(self._owner[self._owner != _NONE])
         place = np.full(len(self._names) + 1, _NONE, dtype=np.int32)
         place[used] = np.arange(len(used), dtype=np.int32)
         return RouteTable(tuple(self._names[n] for n in used), place[self._owner])
 
     def slots_of(self, host: HostId) -> list[int]:
-        """The slots that a host owns now."""
-        found: list[int] = np.flatnonzero(self._owner == self._numbers.get(host, -2)).tolist()
-        return found
+        """Slots that a host owns now."""
+        owned: list[int] = np.flatnonzero(self._owner == self._numbers.get(host, -2)).tolist()
+        return owned
 
     @property
     def homeless(self) -> int:
-        """Slots without a ready owner. If there are any, no epoch can run: wait for a host."""
+        """Number of slots without a ready owner. If it is above 0, no epoch can run: wait for a host."""
         return self.slots - int(np.isin(self._owner, list(self._ready)).sum())
 
     @property
     def pending(self) -> int:
-        """Slots that are not yet where they should be."""
+        """Number of slots that are not on their home yet."""
         return int(np.count_nonzero(self._owner != self._home))
 
     def move(self, slots: Iterable[int], to: HostId) -> None:
-        """Ask that these slots live on `to` from a next boundary on."""
+        """Request that these slots move to host `to`, at one of the next boundaries."""
         chosen = self._checked_slots(slots)
         number = self._numbers.get(to, _NONE)
         if number not in self._wanted:
             raise SettingError(
                 f"step {self.step} has no host {to!r}",
-                hint=f"its hosts are {', '.join(self.hosts)}",
+                hint=f"use one of {', '.join(self.hosts)}",
             )
         homes = self._home.copy()
         homes[chosen] = number
         self._resettle(homes, _MOVE, self._wanted)
 
     def treat(self, hosts: Sequence[HostId], moves: Iterable[tuple[Iterable[int], HostId]]) -> None:
-        """Ask for these hosts, and that these slots live there; all others stay where they are.
+        """Request these hosts and these moves. All other slots stay where they are.
 
-        What has not moved yet for an earlier request is given up. A host that is not among them
-        leaves, so what it has must be moved away with the same call.
+        Moves of earlier requests that have not happened yet are dropped. A host that is not in `hosts`
+        leaves, so the same call must move all its slots away.
         """
         wanted = self._checked(hosts)
         homes = self._places()
@@ -146,38 +147,38 @@ class Topology:
         stranded = np.flatnonzero(~np.isin(homes, wanted))
         if len(stranded):
             raise SettingError(
-                f"step {self.step}: slot {stranded[0]} would be on a host that leaves",
-                hint="move all slots of a host that leaves",
+                f"step {self.step}: slot {stranded[0]} would stay on a host that leaves",
+                hint="move all slots away from a host that leaves",
             )
         why = _MOVE if set(wanted) == set(self._wanted) else _SCALE
         self._resettle(homes, why, wanted)
 
     def stay(self) -> None:
-        """Give up what is pending: slots that have an owner stay there, hosts that own none leave."""
+        """Drop all pending moves: slots stay with their owners, and hosts without slots leave."""
         homes = self._places()
         self._resettle(homes, _MOVE, sorted(set(homes.tolist())))
 
     def scale(self, hosts: Sequence[HostId]) -> None:
-        """Ask for these hosts: as many slots for each as for any other, with the fewest moves.
+        """Request these hosts, with equal numbers of slots and the fewest moves.
 
-        Counted from where slots are now, so what has not moved yet for an earlier request may stay.
-        Hosts that are not among them leave: they give away all they have, and are then `retired`.
+        Moves are planned from where slots are now, so pending moves of earlier requests may be dropped.
+        Hosts that are not in `hosts` leave: they hand over all their slots, and are then `retired`.
         """
         wanted = self._checked(hosts)
         self._resettle(balanced(self._places(), np.array(wanted)), _SCALE, wanted)
 
     def replace(self, host: HostId, by: HostId) -> None:
-        """Let another host take the place of one that will be gone soon. Until it is ready others have
-        the slots, if there are any."""
+        """Request that host `by` replaces a host that will be gone soon. Until `by` is ready, other hosts
+        take the slots, if there are any."""
         (old,), (new,) = self._checked([host]), self._checked([by])
         homes = np.where(self._home == old, new, self._home).astype(self._home.dtype)
         self._resettle(homes, _MOVE, [new if n == old else n for n in self._wanted])
         self._going.add(old)
 
     def lost(self, host: HostId) -> None:
-        """The host died, and its memory with it. Its slots get other owners at the next `advance`.
+        """Record that a host died and its memory is gone. Its slots get other owners at the next `advance`.
 
-        To be called also for a host that is there again, if it is another incarnation.
+        Call this too when the host is back as a new incarnation.
         """
         number = self._numbers.get(host, _NONE)
         if number == _NONE:
@@ -185,7 +186,7 @@ class Topology:
         owned = self._owner == number
         self._reason[owned & (self._home == number)] = _BACK
         self._owner[owned] = _NONE
-        self._told = None
+        self._placements_json = None
 
     def advance(
         self,
@@ -195,21 +196,20 @@ class Topology:
         avoided: Collection[str] = (),
         durable: int | None = None,
     ) -> list[Handover]:
-        """Change at an epoch boundary what can change now, and tell what changes hands.
+        """Move the slots that can move at this epoch boundary, and return the handovers.
 
-        `version` is what all state stands at, `ready` the hosts that can be given slots and asked
-        for state. Unowned slots go at once to their homes, or where these are not ready to the ready
-        hosts that have least. Of the pending ones at most `migration.slots_at_once` move, also when
-        a failed epoch brings the same version here again. A leaving host is asked for its state only
-        where slots arrive whole: otherwise it need not be there any more.
+        `version` is the version of all state. `ready` are the hosts that can take slots and serve state.
+        Unowned slots go at once to their homes or, if these are not ready, to the ready hosts with the
+        fewest slots. At most `migration.slots_at_once` pending slots move per version, even if a failed
+        epoch leads to several calls. A leaving host serves its state only if slots arrive whole: with
+        lazy migration it may be gone by then.
 
-        Hosts that are `avoided` are given no slots as long as a wanted host can have them; what they own
-        they keep.
+        Hosts in `avoided` get no slots while a wanted host can take them. They keep the slots they own.
 
-        In a live flow slots move within the epoch after the version, and `durable` is the newest one
-        in the store. A slot is then asked for at the host that it leaves, whatever the migration: no
-        store has what that host has done since. It moves again only when the epoch that it moved in is
-        durable: the host that it came to may still wait for entries, and must not be cut off.
+        In a live flow, slots move within the epoch after `version`, and `durable` is the newest version
+        in the store. State is then always fetched from the host that a slot leaves, since the store does
+        not have that host's latest changes. A slot moves again only when the epoch of its last move is
+        durable: its new host may still be waiting for entries from the old one.
         """
         if version != self._version:
             self._version, self._moved = version, 0
@@ -243,50 +243,51 @@ class Topology:
         ]
 
     def could_move(self, ready: Collection[HostId]) -> bool:
-        """Whether a slot could reach its home if these hosts were asked now."""
+        """Whether a pending slot could move to its home now, with these hosts ready."""
         able = {self._numbers[host] for host in ready if host in self._numbers}
         return bool(len(self._could_reach(able)))
 
     def _could_reach(self, able: set[int]) -> Array:
-        """Slots that have an owner, and whose home is another host, one of these."""
+        """Pending slots whose home is one of these hosts."""
         away = (self._owner != _NONE) & (self._owner != self._home)
-        found: Array = np.flatnonzero(away & np.isin(self._home, list(able)))
-        return found
+        slots: Array = np.flatnonzero(away & np.isin(self._home, list(able)))
+        return slots
 
     def mark(self) -> SlotsMark:
-        """Where slots are now, to go back to."""
+        """Take a snapshot of where slots are, for `go_back`."""
         return SlotsMark(
             self.routes, self.placements_json(), tuple(c.copy() for c in self._columns)
         )
 
     def go_back(self, mark: SlotsMark) -> None:
-        """Slots are again where they were; where they should be stays, so that they move anew."""
+        """Put slots back to where they were at a mark. Homes stay as they are, so the slots will move
+        again."""
         for column, then in zip(self._columns, mark.arrays, strict=True):
             column[:] = then
-        self._version, self._told = None, None
+        self._version, self._placements_json = None, None
 
     @property
     def _columns(self) -> tuple[Array, ...]:
-        """Where slots are, and how they came there."""
+        """The arrays that a mark copies: owners and the last moves."""
         return self._owner, self._placed, self._since, self._why, self._source, self._moved_at
 
     def retired(self) -> list[HostId]:
-        """Hosts that left and own nothing: end them once the handovers are done, then `forget`."""
+        """Hosts that left and own no slots. Stop them once the handovers are done, then call `forget`."""
         leaving = sorted(self._known - set(self._wanted))
         return [self._names[n] for n in leaving if not np.any(self._owner == n)]
 
     def forget(self, host: HostId) -> None:
-        """A retired host has been ended."""
+        """Remove a retired host that has been stopped."""
         if host in self.retired():
             self._known.discard(self._numbers[host])
             self._going.discard(self._numbers[host])
 
     @property
     def placements(self) -> list[Placement]:
-        """Where the slots are and how they came there; first those that own something."""
+        """Placements of all owned slots, followed by those of hosts without slots."""
         owned = np.flatnonzero(self._owner != _NONE)
         columns = (self._owner, self._since, self._why, self._source, self._home)
-        found = [
+        placements = [
             Placement(
                 tuple(owned[rows].tolist()),
                 self._names[owner],
@@ -299,46 +300,48 @@ class Topology:
         ]
         idle = [n for n in self._wanted if not np.any((self._owner == n) | (self._home == n))]
         names = [self._names[n] for n in idle]
-        return found + [Placement((), name, -1, "start", None, home=name) for name in names]
+        return placements + [Placement((), name, -1, "start", None, home=name) for name in names]
 
     def placements_json(self) -> list[dict[str, Any]]:
-        """`placements` for a manifest. Cheap while nothing changes: every epoch writes them."""
-        if self._told is None:
-            self._told = [placement.as_stored() for placement in self.placements]
-        return list(self._told)
+        """`placements` as JSON values for a manifest. Cached, since every epoch writes them."""
+        if self._placements_json is None:
+            self._placements_json = [placement.as_stored() for placement in self.placements]
+        return list(self._placements_json)
 
     def _homes(self, routes: RouteTable | None, placements: Sequence[Placement]) -> Array:
-        """Where each slot should be, from what the last manifest tells."""
+        """Home of each slot at the start, derived from the last manifest."""
         if routes is None:
             return RouteTable.even(self.hosts, self.slots).owner
         if len(routes.owner) != self.slots:
             raise CheckpointError(
                 f"step {self.step} has {self.slots} slots, but {len(routes.owner)} in the checkpoint",
-                hint="a step keeps its number of slots for the life of a checkpoint",
+                hint=f"use slots={len(routes.owner)}: the number of slots is fixed once a checkpoint exists",
             )
         numbers = np.array([*(self._number(host) for host in routes.hosts), _NONE], dtype=np.int32)
         homes = numbers[routes.owner]
-        for known in placements:
-            slots = [slot for slot in known.slots if slot < self.slots]
-            homes[slots] = self._number(known.home)
-            self._placed[slots] = self._number(known.host)
-            self._since[slots] = known.since
-            self._why[slots] = _WHY.index(known.why)
-            self._source[slots] = _NONE if known.source is None else self._number(known.source)
+        for placement in placements:
+            slots = [slot for slot in placement.slots if slot < self.slots]
+            homes[slots] = self._number(placement.home)
+            self._placed[slots] = self._number(placement.host)
+            self._since[slots] = placement.since
+            self._why[slots] = _WHY.index(placement.why)
+            self._source[slots] = (
+                _NONE if placement.source is None else self._number(placement.source)
+            )
         before = {host for p in placements for host in (p.host, p.home)} | set(routes.hosts)
         wanted = np.array(self._wanted)
         homes[~np.isin(homes, wanted)] = _NONE
         return adopted(homes, wanted) if before >= set(self.hosts) else balanced(homes, wanted)
 
     def _places(self) -> Array:
-        """Where each slot is now; where it should be if nobody owns it."""
+        """Owner of each slot; the home of an unowned one."""
         return np.where(self._owner != _NONE, self._owner, self._home)
 
     def _resettle(self, homes: Array, why: int, wanted: list[int]) -> None:
         self._wanted = wanted
         self._known.update(wanted)
         self._reason[homes != self._home] = why
-        self._home, self._told = homes, None
+        self._home, self._placements_json = homes, None
 
     def _move_pending(self, target: Array, migration: Migration, durable: int | None) -> None:
         pending = self._could_reach(self._able)
@@ -350,7 +353,7 @@ class Topology:
         target[pending] = self._home[pending]
 
     def _leave_going(self, target: Array, durable: int | None) -> None:
-        """Take slots from hosts that will be gone, if there is another one for them; all at once."""
+        """Take all slots from hosts that will be gone soon, if another host can take them."""
         if self._able & set(self._wanted) - self._going:
             leave = np.isin(target, list(self._going))
             if durable is not None:
@@ -358,7 +361,8 @@ class Topology:
             target[leave] = _NONE
 
     def _house_unowned(self, target: Array) -> None:
-        """Homes that are ready first; then wanted hosts; then leaving ones that still own slots."""
+        """Give unowned slots a host: their home if it is ready, else wanted hosts, else leaving hosts that
+        still own slots."""
         home_is_able = (target == _NONE) & np.isin(self._home, list(self._able))
         target[home_is_able] = self._home[home_is_able]
         hosts = [n for n in self._wanted if n in self._able] or [
@@ -368,17 +372,17 @@ class Topology:
             target[:] = adopted(target, np.array(hosts))
 
     def _sources(self, slots: Array, lazy: bool) -> Array:
-        """Whom to ask for the state of these slots: their owner, if it is and will be there."""
+        """Host to fetch the state of these slots from: their owner, if it is ready and (if lazy) stays."""
         there = self._ready & set(self._wanted) if lazy else self._ready
         owners = self._owner[slots]
         return np.where(np.isin(owners, list(there)), owners, _NONE)
 
     def _record(self, version: int, slots: Array, target: Array, source: Array, why: Array) -> None:
-        self._owner[slots], self._was_owned[slots], self._told = target, True, None
+        self._owner[slots], self._was_owned[slots], self._placements_json = target, True, None
         self._moved_at[slots] = version
-        # A slot that starts where it was before the restart has not come from anywhere.
-        came = ~((why == _START) & (self._placed[slots] == target))
-        slots, target, source, why = slots[came], target[came], source[came], why[came]
+        # A slot that starts where it was before the restart has not moved.
+        moved = ~((why == _START) & (self._placed[slots] == target))
+        slots, target, source, why = slots[moved], target[moved], source[moved], why[moved]
         self._placed[slots], self._source[slots], self._why[slots] = target, source, why
         self._since[slots] = version
 
@@ -386,7 +390,7 @@ class Topology:
         if not 1 <= len(hosts) <= self.slots or len(set(hosts)) != len(hosts):
             raise SettingError(
                 f"step {self.step} cannot have the {len(hosts)} hosts {list(hosts)}",
-                hint=f"give 1 to {self.slots} different hosts: each owns at least one slot",
+                hint=f"use 1 to {self.slots} different hosts: each owns at least one slot",
             )
         return [self._number(host) for host in hosts]
 
@@ -396,7 +400,7 @@ class Topology:
         if len(wrong):
             raise SettingError(
                 f"step {self.step} has no slot {wrong[0]}",
-                hint=f"its slots are {slots_to_text(range(self.slots))}",
+                hint=f"use slots {slots_to_text(range(self.slots))}",
             )
         return chosen
 
@@ -408,8 +412,8 @@ class Topology:
 
 
 def _groups(*columns: Array) -> list[tuple[tuple[int, ...], Array]]:
-    """The different rows of these columns, in order of their first place, each with its places."""
-    found: dict[tuple[int, ...], list[int]] = {}
-    for place, row in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
-        found.setdefault(row, []).append(place)
-    return [(row, np.array(places)) for row, places in found.items()]
+    """The distinct rows of these columns, in order of first occurrence, each with its positions."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for position, row in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+        groups.setdefault(row, []).append(position)
+    return [(row, np.array(positions)) for row, positions in groups.items()]

@@ -1,13 +1,13 @@
-"""Watermarks: how far event time has certainly come, for each source and for each step.
+"""Watermarks of sources and steps: the event time up to which all rows are expected to have arrived.
 
-A source's rows may come in any order, within a delay; its watermark is the newest event time so
-far, less that delay. A source of several partitions (of a Kafka topic, say) is only as far as the
-one that is furthest behind, so that a slow partition's rows are not late. A partition that has
-been quiet for `idle_ms` no longer holds the others back; rows that it brings after that may be late.
+A source's rows may arrive out of order, within a delay. Its watermark is the newest event time so
+far minus that delay. With several partitions (of a Kafka topic, say) the slowest one counts, so that
+its rows are not late. A partition without rows for `idle_ms` no longer holds the others back; rows that
+it brings after that may be late.
 
-A step is as far as the least of what it reads. Everything here is values in, values out: what was
-seen in an epoch, and the time of day, decide the watermarks of the next one, and the manifest keeps
-both. A step's watermark never goes back.
+A step's watermark is the lowest of its inputs', and never goes back. All functions here are pure: the
+event times seen in an epoch and the time of day determine the watermarks of the next epoch. The
+manifest stores both.
 
 >>> sources = (SourceTime(delay_ms=10, idle_ms=60_000, by_partition=True),)
 >>> known = advance(sources, {}, [(0, "p0", 1_000), (0, "p1", 700)], now_ms=0)
@@ -29,31 +29,32 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True)
 class SourceTime:
-    """How event time passes in one input of a flow."""
+    """Watermark settings of one input of a flow."""
 
     delay_ms: int
-    """How far behind the newest row of its partition a row may be."""
+    """Milliseconds by which a row may be behind the newest row of its partition."""
     idle_ms: int | None
-    """Milliseconds without a row, in time of day, after which a partition is left out; None: never."""
+    """Milliseconds without a row, in time of day, after which a partition is ignored; None: never."""
     by_partition: bool
     """Whether rows name their partition. If not, the whole input is one partition, ""."""
 
 
 class Partition(NamedTuple):
-    """How far one partition has come."""
+    """Event-time progress of one partition."""
 
     newest_ms: int
-    """Its newest event time."""
+    """Newest event time, in Unix milliseconds."""
     last_seen_ms: int
-    """The time of day when it last brought a row."""
+    """Time of day when its last row arrived, in Unix milliseconds."""
 
 
 Known = dict[tuple[int, str], Partition]
-"""(number of the input, partition) -> how far it has come."""
+"""(number of the input, partition) -> its progress."""
 
 
 class Free(Enum):
-    """One value, FREE: the bound of what says nothing of event time, and so holds nobody back."""
+    """The type of FREE: the bound of an input that has no event time, or is idle, and so holds no step
+    back."""
 
     FREE = "free"
 
@@ -61,10 +62,10 @@ class Free(Enum):
 FREE = Free.FREE
 
 Bound = int | None | Free
-"""A watermark; None if there is none yet, which holds others back; or FREE."""
+"""A watermark in milliseconds; None: no watermark yet, which holds steps back; or FREE."""
 
 Graph = Sequence[tuple[str, Sequence[int | str]]]
-"""(step, what it reads: numbers of inputs and names of steps that come before it), in order."""
+"""(step, its inputs: numbers of sources and names of earlier steps), in order."""
 
 
 def advance(
@@ -73,10 +74,11 @@ def advance(
     seen: Iterable[tuple[int, str, int]],
     now_ms: int,
 ) -> Known:
-    """What is known after an epoch in which couriers saw (input, partition, newest event time).
+    """Update the partitions' progress after an epoch in which couriers saw (input, partition, newest event
+    time).
 
-    Partitions that do not fit the sources any more are forgotten: a flow may start again with other
-    settings, and what nobody will ever bring rows of must not hold the watermark back.
+    Partitions that no longer match the sources are dropped. A flow may restart with other settings, and
+    a partition that never gets rows again must not hold the watermark back.
     """
     result = {
         (number, name): partition
@@ -100,10 +102,10 @@ def _fits(source: SourceTime | None, name: str) -> bool:
 def watermark_of(
     source: SourceTime, partitions: Iterable[Partition], now_ms: int, started_ms: int
 ) -> Bound:
-    """How far a source has come, by those of its partitions that are not idle; FREE if all are.
+    """A source's watermark, from those of its partitions that are not idle; FREE if all are.
 
-    None if it has not brought any row yet. Nothing counts as quiet from before `started_ms`, when
-    this run of the query began: that the query was down is not the sources' fault.
+    None if there was no row yet. Idle time counts from `started_ms`, the start of this run of the query,
+    at the earliest, so that the time while the query was down does not count.
 
     >>> topic = SourceTime(delay_ms=0, idle_ms=5_000, by_partition=True)
     >>> watermark_of(topic, [Partition(100, 0), Partition(900, 4_000)], now_ms=5_000, started_ms=0)
@@ -130,7 +132,7 @@ def source_watermarks(
     now_ms: int,
     started_ms: int,
 ) -> tuple[Bound, ...]:
-    """How far each input has come. One without event time is FREE."""
+    """The watermark of each input; FREE for an input without event time."""
     held: list[list[Partition]] = [[] for _ in sources]
     for (number, _), partition in known.items():
         held[number].append(partition)
@@ -143,11 +145,11 @@ def source_watermarks(
 def step_watermarks(
     graph: Graph, sources: Sequence[Bound], before: Mapping[str, int | None]
 ) -> dict[str, int | None]:
-    """The watermarks of the next epoch, from those of the one `before`.
+    """The watermarks of all steps in the next epoch, from those of the epoch `before`.
 
-    A step that reads another one lags it by an epoch: what that one gives in the next epoch belongs
-    to the watermark that it has now. A step that reads only what is FREE keeps its watermark, and
-    is FREE for the steps that read it.
+    A step that reads another step lags it by one epoch: the other step's output of the next epoch belongs
+    to its present watermark. A step whose inputs are all FREE keeps its watermark, and is FREE for the
+    steps that read it.
 
     >>> step_watermarks((("join", (0, 1)),), (500, None), {"join": 100})
     {'join': 100}
@@ -162,7 +164,7 @@ def step_watermarks(
         if not holding:
             free.add(step)
         times, known = [before.get(step)], [bound for bound in holding if bound is not None]
-        if known and len(known) == len(holding):  # one that is not known yet holds the step back
+        if known and len(known) == len(holding):  # an input without a watermark holds the step back
             times.append(min(known))
         result[step] = max((time for time in times if time is not None), default=None)
     return result
@@ -177,7 +179,7 @@ def _bound(
 
 
 def known_rows(known: Mapping[tuple[int, str], Partition]) -> list[list[Any]]:
-    """What is known, for the manifest: (input, partition, newest event time, when last seen).
+    """The partitions' progress as rows for the manifest: (input, partition, newest event time, last seen).
 
     >>> known_rows({(0, "p1"): Partition(900, 4_000)})
     [[0, 'p1', 900, 4000]]
@@ -186,7 +188,7 @@ def known_rows(known: Mapping[tuple[int, str], Partition]) -> list[list[Any]]:
 
 
 def known_from(rows: Iterable[Sequence[Any]]) -> Known:
-    """Undo `known_rows`."""
+    """Restore the partitions' progress from the rows of `known_rows`."""
     return {
         (number, name): Partition(newest_ms, last_seen_ms)
         for number, name, newest_ms, last_seen_ms in rows

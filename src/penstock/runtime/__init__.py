@@ -1,13 +1,13 @@
-"""The runtime of a host: a chain of operators on many cores, its output that of a serial run.
+"""The runtime of a host: a chain of operators on many cores, with the output of a serial run.
 
-operators    what is run: stateless, keyed and global operators, and marks
-runtime      runs a chain of them with a number of workers
+operators    stateless, keyed and global operators, and marks
+runtime      runs a chain of operators with a number of workers
 stages       one operator with its worklist and its reorder buffer
-worklists    what waits for an operator, and who may take it
-reorder      outputs of concurrent workers, sent on in order
-scheduler    hands out operators to workers; schedules: which one
-crew         threads that rest until there is something to do
-atomics      what they share without locks
+worklists    input that waits for an operator, and who may take it
+reorder      puts outputs of concurrent workers in order
+scheduler    assigns operators to workers; schedules: the heuristics for that
+crew         threads that sleep until there is work
+atomics      shared memory without locks
 """
 
 from penstock.runtime.operators import ChainOperator, Kind, Mark

@@ -1,16 +1,16 @@
-"""Shared memory that workers touch without locks: counters, flags, cells and queues.
+"""Shared memory that workers use without locks: counters, flags, cells and queues.
 
-CPython has no atomic integers, but one call into C that neither runs Python code nor gives up the
+CPython has no atomic integers. But a call into C that neither runs Python code nor releases the
 interpreter lock is atomic: no other thread runs between its beginning and its end. Each operation
-here is one such call (plus arithmetic on values that the calling thread alone has):
+here is one such call (plus arithmetic on values that only the calling thread has):
 
-    counter     a seek relative to the position of an (empty) `BytesIO`: adds, gives the sum
-    flag        a `heapreplace` on a heap of one: puts a value there, gives the one before
+    counter     a seek relative to the position of an (empty) `BytesIO`: adds, returns the sum
+    flag        a `heapreplace` on a heap of one: stores a value, returns the previous one
     cells       item access of a list
     queue       append and popleft of a deque
 
-Structures take these from an `Atomics` object, so that another one can be put in its place which
-notes, or interleaves at will, each step on shared memory.
+Data structures get these from an `Atomics` object. Tests pass another one, which records or interleaves
+each access to shared memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, Final
 
 
 class Empty:
-    """The type of `EMPTY`: nothing there, in a cell or a queue (None is a value like any other)."""
+    """The type of `EMPTY`, which stands for no value in a cell or a queue (None is a normal value)."""
 
     def __repr__(self) -> str:
         return "EMPTY"
@@ -44,41 +44,41 @@ class Counter:
         position.seek(value)
         self._seek = position.seek
         self.load: Callable[[], int] = position.tell
-        """The value now."""
+        """Return the current value."""
 
     def fetch_add(self, number: int) -> int:
-        """Add `number`, which may be negative; gives the value before."""
+        """Add `number`, which may be negative. Returns the previous value."""
         return self._seek(number, 1) - number
 
 
 class Flag:
-    """Set by one at a time, cleared by the one who set it."""
+    """A flag that one thread sets at a time, and that the same thread clears."""
 
     __slots__ = ("clear", "test_and_set")
 
     def __init__(self) -> None:
         heap = [False]
         self.test_and_set: Callable[[], bool] = partial(heapreplace, heap, True)
-        """Set it; tells whether it had been set before. Never waits."""
+        """Set the flag and return whether it was set before. Never blocks."""
         self.clear: Callable[[], object] = partial(heapreplace, heap, False)
-        """Only by whoever set it."""
+        """Clear the flag. Only the thread that set it may do that."""
 
 
 class AtomicCells:
-    """A fixed number of places for values, all `EMPTY` in the beginning."""
+    """A fixed number of cells for values, all `EMPTY` at first."""
 
     __slots__ = ("load", "store")
 
     def __init__(self, size: int) -> None:
         values: list[Any] = [EMPTY] * size
         self.load: Callable[[int], Any] = values.__getitem__
-        """What is there, maybe `EMPTY`."""
+        """Return the value of a cell, or `EMPTY`."""
         self.store: Callable[[int, Any], None] = partial(setitem, values)
-        """Put a value, or `EMPTY`, there."""
+        """Store a value, or `EMPTY`, in a cell."""
 
 
 class Queue:
-    """First in, first out; any number of threads at both ends; unbounded."""
+    """An unbounded first-in first-out queue, for any number of producers and consumers."""
 
     __slots__ = ("_popleft", "_values", "put")
 
@@ -86,17 +86,18 @@ class Queue:
         self._values: deque[Any] = deque()
         self._popleft = self._values.popleft
         self.put: Callable[[Any], None] = self._values.append
-        """Add at the end."""
+        """Append a value."""
 
     def take(self) -> Any:
-        """The first one, which is removed, or `EMPTY`."""
+        """Remove and return the first value; `EMPTY` if there is none."""
         try:
             return self._popleft()
         except IndexError:
             return EMPTY
 
     def peek(self) -> Any:
-        """The first one, which stays (another thread may take it at once), or `EMPTY`."""
+        """Return the first value without removing it; `EMPTY` if there is none. Another thread may take
+        it at any time."""
         try:
             return self._values[0]
         except IndexError:
@@ -107,7 +108,7 @@ class Queue:
 
 
 class Atomics:
-    """Makes what workers share.
+    """Creates the objects that workers share.
 
     >>> atomics = Atomics()
     >>> counter, flag, cells, queue = (
@@ -126,11 +127,11 @@ class Atomics:
     """
 
     def counter(self, value: int = 0) -> Counter:
-        """A counter that begins with `value`."""
+        """A counter that starts at `value`."""
         return Counter(value)
 
     def flag(self) -> Flag:
-        """A flag that is clear."""
+        """A cleared flag."""
         return Flag()
 
     def cells(self, size: int) -> AtomicCells:
@@ -143,4 +144,4 @@ class Atomics:
 
 
 ATOMICS: Final = Atomics()
-"""The real ones, for who does not care."""
+"""The default: real shared memory, without instrumentation."""

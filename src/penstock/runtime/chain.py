@@ -1,4 +1,4 @@
-"""The stages of a chain, from its entry to its exit, and what is under way in them."""
+"""The stages of a chain, from its entry to its exit, and the items in them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from penstock.runtime.stages import Exit, Failure, Halt, Stage
 from penstock.runtime.worklists import GlobalWorklist, SharedWorklist, Worklist
 
 _OUTSIDE = (1, 0)
-"""The place of an error that no item had: behind all others."""
+"""Order of an error that does not belong to an item: after all others."""
 
 
 class StageChain:
-    """One chain, empty in the beginning. After an error it is left as it is, and not used again.
+    """One chain of stages, empty at first. It is discarded after an error.
 
-    `queue` makes the worklist of a keyed operator with so many parts, `reorder` what puts outputs in
-    order, with so many places.
+    `queue` creates the worklist of a keyed operator from its number of parts. `reorder` creates a reorder
+    buffer from its size.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class StageChain:
         stages: list[Stage] = []
         for place in reversed(range(len(operators))):
             operator = operators[place]
-            # Each worker may take one beyond the bound: see SharedWorklist.consume.
+            # Each worker may take one item beyond the bound: see SharedWorklist.consume.
             ordered = reorder(buffer + workers, atomics)
             worklist: Worklist = SharedWorklist(atomics)
             if operator.kind == "keyed":
@@ -61,29 +61,29 @@ class StageChain:
         self.scheduler = Scheduler(stages, self.exit, schedule, slice, clock)
 
     def feed(self, item: Any) -> None:
-        """Take in an item or a mark. By one thread. Wakes nobody."""
+        """Add an item or a mark. Called by one thread only. Wakes no worker."""
         if isinstance(item, Mark):
             self.first.feed_mark(item)
         else:
             self.first.feed(self.first.prepare((item,))[0])
 
     def feed_ahead(self, place: int, items: Sequence[Any]) -> None:
-        """Take in items at a later operator, while the chain is empty. Wakes nobody."""
+        """Add items directly at a later operator, while the chain is empty. Wakes no worker."""
         stage = self._stages[place]
         for prepared in stage.prepare(items):
             stage.feed(prepared)
 
     def has_room(self) -> bool:
-        """Whether fewer items are at the first operator than its outputs have places."""
+        """Whether the first operator has fewer items than its reorder buffer has room for."""
         return self.first.fed.load() - self.first.sent.load() < self._room
 
     def is_empty(self) -> bool:
-        """Whether all that was fed has left."""
-        # In the order of the chain: once a stage has sent everything, the next one gets no more.
+        """Whether all items have left the chain."""
+        # In chain order: once a stage has sent everything, the next one gets no more.
         return all(stage.sent.load() == stage.fed.load() for stage in self._stages)
 
     def fail(self, error: BaseException) -> None:
-        """Note an error, and let nothing new be begun."""
+        """Record an error, and stop workers from starting anything new."""
         if isinstance(error, Failure):
             self._failures.append((error.order, error.error))
         else:
@@ -91,8 +91,8 @@ class StageChain:
         self.halt.on = True
 
     def earliest_error(self) -> BaseException:
-        """The error of the item that came first into the chain, of those known to have failed.
+        """The error of the earliest item that is known to have failed.
 
-        What is later in the chain came earlier into it.
+        An item further down the chain entered it earlier.
         """
         return min(self._failures, key=lambda failure: failure[0])[1]

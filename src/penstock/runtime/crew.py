@@ -1,9 +1,9 @@
-"""Threads that rest until there is something to do.
+"""Threads that sleep until there is work.
 
-Each worker has a *bell*, a lock that is taken while nobody rings. Who rests puts its bell on the
-list of the idle, looks once more whether there is something to do, and waits for the bell; who
-makes work looks at that list, takes a bell off it and rings. One of the two sees the other, so no
-call is lost, and only whoever took a bell off the list rings it.
+Each worker has a *bell*, a lock that is held until it is rung. An idle worker puts its bell on the
+list of idle workers, checks once more for work, and waits for the bell. A thread that adds work takes a
+bell off that list and rings it. One of the two always sees the other, so no wake-up is lost. Only the
+thread that took a bell off the list rings it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 
 class Bell:
-    """What one worker waits for."""
+    """A wake-up signal for one worker."""
 
     __slots__ = ("ring", "wait")
 
@@ -26,20 +26,23 @@ class Bell:
 
 
 class Crew:
-    """The idle workers of a runtime, and those that wait for its end or for room in it."""
+    """The threads of a runtime, its idle workers, and the callers that wait for its end or for room in it."""
 
     def __init__(self) -> None:
         self.idle: deque[Bell] = deque()
+        """Bells of idle workers."""
         self.watchers: deque[Bell] = deque()
+        """Bells of callers that wait but do not work."""
         self.threads: list[threading.Thread] = []
         self.leaving = False
+        """Whether the threads are to end."""
 
     def hire(self, number: int, serve: Callable[[Bell], bool]) -> None:
-        """Start threads until there are this many; all are idle.
+        """Start threads until there are `number` of them. New threads are idle.
 
-        `serve(bell)` is called by a thread whose bell was rung: it works until there is nothing to
-        do, and puts the bell back on the list; False ends the thread. It must not keep the runtime
-        alive, so that one that nobody uses any more ends its threads.
+        A thread whose bell was rung calls `serve(bell)`, which works until there is nothing to do and puts
+        the bell back on the list. If it returns False, the thread ends. It must not hold a strong reference
+        to the runtime, so that an unused runtime is freed and ends its threads.
         """
         while len(self.threads) < number:
             bell = Bell()
@@ -50,7 +53,7 @@ class Crew:
             thread.start()
 
     def wake(self) -> None:
-        """Ring for one idle worker, if there is one."""
+        """Wake one idle worker, if there is one."""
         try:
             bell = self.idle.pop()
         except IndexError:
@@ -58,13 +61,15 @@ class Crew:
         bell.ring()
 
     def rest(self, bell: Bell, *, watch: bool = False) -> None:
-        """Be idle (or only watch) from now on. Look once more, then `leave` or `bell.wait()`."""
+        """Put the bell on the idle list (or on that of watchers). The caller must then check for work
+        once more, and call `leave` or `bell.wait()`."""
         (self.watchers if watch else self.idle).append(bell)
         if self.leaving:
             self.ring(bell)
 
     def leave(self, bell: Bell) -> bool:
-        """Be idle no more; False if somebody is ringing: the bell must be waited for."""
+        """Take the bell off its list. Returns False if another thread has taken it: then wait for the
+        bell."""
         for waiting in (self.idle, self.watchers):
             try:
                 waiting.remove(bell)
@@ -74,19 +79,19 @@ class Crew:
         return False
 
     def ring(self, bell: Bell) -> None:
-        """Ring one bell, if it is on a list."""
+        """Ring this bell, if it is on a list."""
         if self.leave(bell):
             bell.ring()
 
     def send_home(self) -> None:
-        """End the threads: idle ones now, others when they come to rest."""
+        """End the threads: idle ones now, busy ones when they become idle."""
         self.leaving = True
         for waiting in (self.idle, self.watchers):
             for bell in tuple(waiting):
                 self.ring(bell)
 
     def dismiss(self) -> None:
-        """End the threads, and wait until they have ended; others may be hired then."""
+        """End the threads and wait for them. New threads can be started after that."""
         self.send_home()
         for thread in self.threads:
             thread.join()

@@ -1,8 +1,8 @@
-"""What the runtime runs: operators of three kinds, and marks between their items.
+"""The input of the runtime: operators of three kinds, and marks between their items.
 
-stateless   any item may be worked on at any time, by any number of workers
-keyed       has parts; pieces of one part are worked on one at a time, in the order of arrival
-global      one item at a time, in the order of arrival
+stateless   items are processed at any time, by any number of workers
+keyed       has parts; pieces of one part are processed one at a time, in order of arrival
+global      items are processed one at a time, in order of arrival
 """
 
 from __future__ import annotations
@@ -14,55 +14,55 @@ Kind = Literal["stateless", "keyed", "global"]
 
 
 class Mark:
-    """A punctuation: passes through all operators in order, and is not worked on.
+    """A punctuation: it passes through all operators in order, and is not processed.
 
-    When it passes an operator, everything before it has been worked on and sent, and nothing behind
-    it has been begun.
+    When it passes an operator, all items before it have been processed and sent, and no item after it has
+    been started.
     """
 
 
 class ChainOperator(Protocol):
     """One operator of a chain, as the runtime sees it.
 
-    `split`, `join` and `size` are called by any thread, several at a time: they touch no state.
-    `work` of a keyed operator is never called twice at a time for one part, that of a global one
-    never twice at a time.
+    `split`, `join` and `size` are called by several threads at once, so they must not use state. Calls of
+    `work` for one part of a keyed operator never overlap, and calls of `work` of a global operator never
+    overlap.
     """
 
     @property
     def name(self) -> str:
-        """The operator's name, for people."""
+        """The operator's name, for display."""
         ...
 
     @property
     def kind(self) -> Kind:
-        """How its work may be spread over workers."""
+        """The kind of the operator: how its work may be spread over workers."""
         ...
 
     @property
     def parts(self) -> int:
-        """The most workers that a keyed operator can use; 1 for others."""
+        """Number of parts of a keyed operator, the most workers that it can use; 1 for other operators."""
         ...
 
     def split(self, item: Any) -> Sequence[tuple[int, Any]]:
-        """Keyed operators: (part, piece) for each part that the item has something for. Cheap.
+        """Cut an item into (part, piece) pairs, for keyed operators only. Must be cheap.
 
-        Not called for others: their one piece is the item.
+        For other operators the only piece is the item itself.
         """
         ...
 
     def work(self, part: int, piece: Any) -> Any:
-        """The costly thing."""
+        """Process one piece. This is the expensive call."""
         ...
 
     def join(self, item: Any, results: list[Any]) -> Sequence[Any]:
-        """The items that go out for one that came in, from what `work` gave for its pieces."""
+        """The output items of one input item; `results` has the return values of `work` for its pieces."""
         ...
 
     def size(self, item: Any) -> int:
-        """Records in an item that comes in or goes out: for costs and selectivities."""
+        """Number of records in an input or output item, to compute costs and selectivities."""
         ...
 
     def mark(self, mark: Any) -> Sequence[Any]:
-        """A mark passes; gives items that go out before it. Nothing else is done meanwhile."""
+        """Handle a passing mark. Returns items to send before it. No other call runs meanwhile."""
         ...

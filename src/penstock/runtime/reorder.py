@@ -1,11 +1,11 @@
-"""Outputs of concurrent workers, sent on in the order of their serial numbers.
+"""Reorder buffers: outputs of concurrent workers are sent on in the order of their serial numbers.
 
-Each input of an operator has a serial number (0, 1, 2 ...), its place in the order of arrival; what
-one input gives, however much, is one output with that number. Workers give outputs in any order,
-each number once; `downstream` is called by one worker at a time, for 0, 1, 2 ... in turn.
+Each input of an operator has a serial number (0, 1, 2 ...), its position in the order of arrival. All
+output of one input, however much, is one output with that number. Workers hand in outputs in any order,
+each number once. `downstream` is called by one worker at a time, for 0, 1, 2 ... in turn.
 
-    NonBlocking     no worker waits for another: who finds the flag set leaves its output behind
-    Unordered       as they come: for one worker at a time, or to see what order costs
+    NonBlocking     no worker waits for another: a worker that finds the flag set leaves its output behind
+    Unordered       sends outputs at once: for one worker at a time, or to measure the cost of ordering
 
 The first one is figure 4 of the ordered multicore runtime of Prasaad, Ramalingam and Rajan.
 """
@@ -22,23 +22,23 @@ Downstream = Callable[[Any], None]
 
 
 class Reorder(Protocol):
-    """Where the outputs of one operator wait for their turn."""
+    """A buffer in which the outputs of one operator wait for their turn."""
 
     next: Counter
-    """The serial number that is to be sent next, which is how many have been sent."""
+    """The serial number to send next, which is also the number of outputs sent."""
 
     def send(self, serial: int, output: Any, downstream: Downstream) -> bool:
-        """Hand in one output, and send what is ready; False: no place, try again."""
+        """Hand in one output, and send all that are ready. Returns False if there is no room: try again."""
         ...
 
 
 class NonBlocking:
-    """A circular buffer with `size` places, and a flag for whoever sends.
+    """A circular buffer of `size` cells, and a flag that the sending worker holds.
 
-    A worker puts its output into its place, then tries the flag. If it is set, another worker is
-    sending: it will find the output, or, having cleared the flag, look once more at the place where
-    it stopped. So nothing that is ready is left behind once all workers have left `send`, and
-    nobody waits. An output whose number is `size` or more ahead of `next` has no place yet.
+    A worker stores its output in its cell, then tries the flag. If it is set, another worker is sending. That
+    worker will find the output, or, after it has cleared the flag, check again the cell at which it
+    stopped. So all outputs that are ready have been sent once all workers have left `send`, and no worker
+    waits. There is no room yet for an output whose number is `size` or more ahead of `next`.
 
     >>> buffer, sent = NonBlocking(8), []
     >>> buffer.send(1, "b", sent.append), sent
@@ -56,11 +56,11 @@ class NonBlocking:
         self._load, self._store = cells.load, cells.store
 
     def send(self, serial: int, output: Any, downstream: Downstream) -> bool:
-        """Hand in one output, and send what is ready; False: no place, try again."""
+        """Hand in one output, and send all that are ready. Returns False if there is no room: try again."""
         first = self.next.load()
         added = first <= serial < first + self._size
         if added:
-            # `next` may have moved on, but not past `serial`: the place is free.
+            # `next` may have moved on, but not past `serial`: the cell is free.
             self._store(serial % self._size, output)
         self._send_pending(downstream)
         return added
@@ -74,16 +74,17 @@ class NonBlocking:
                 store(place, EMPTY)
                 place = (self.next.fetch_add(1) + 1) % size
             flag.clear()
-            # Whoever came between the last look and the clearing has found the flag set and left.
+            # A worker that came between the last check and the clearing found the flag set and left.
             if load(place) is EMPTY:
                 return
 
 
 class Unordered:
-    """Outputs go on as they come, by several workers at a time; `next` only counts them.
+    """Sends outputs at once, by several workers at a time; `next` only counts them.
 
-    For global operators, whose outputs come in order, and to see what order costs others. A mark
-    waits until all that came before it have been sent; nothing behind it has been begun by then.
+    It is used for global operators, whose outputs come in order, and to measure the cost of ordering for
+    other operators. A mark waits until all outputs before it have been sent; no item after it has been
+    started by then.
     """
 
     def __init__(self, atomics: Atomics = ATOMICS) -> None:
@@ -92,7 +93,7 @@ class Unordered:
         self._flag = atomics.flag()
 
     def send(self, serial: int, output: Any, downstream: Downstream) -> bool:
-        """Send one output, and a mark whose turn has come. There is always a place."""
+        """Send one output, and a waiting mark whose turn has come. There is always room."""
         if isinstance(output, Mark):
             self._mark.store(0, (serial, output))
         else:

@@ -1,11 +1,11 @@
-"""A chain of operators on several workers, with the output that a serial run would have given.
+"""A chain of operators on several workers, with the output of a serial run.
 
     feed -> worklist -> workers -> reorder buffer -> worklist -> workers -> ... -> sink
                operator 0                              operator 1
 
-A worker asks the scheduler for an operator, works on what waits there for a time slice, hands the
-outputs to the operator's reorder buffer, which fills the next worklist in order, and asks again. No
-worker waits for another; one that finds nothing to do rests until there is something.
+A worker asks the scheduler for an operator, processes its worklist for a time slice, hands the outputs to
+the operator's reorder buffer, which fills the next worklist in order, and asks again. No worker waits
+for another. A worker that finds nothing to do sleeps until there is work.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from penstock.runtime.stages import Halted
 from penstock.runtime.worklists import HybridQueue, Worklist
 
 _SLICE_MS = 1.0
-"""Long against the cost of a decision, some microseconds, and short against a latency SLA."""
+"""Time slice of a worker, in milliseconds: long compared with the cost of a decision (some microseconds),
+short compared with a latency SLA."""
 
 
 class Runtime:
     """Runs a chain of operators. Used by one thread at a time.
 
-    Items are handed in all at once (`run`), or one by one while workers are at work on those before
-    them (`open`, `submit`, `drain`). `workers` counts the caller of `run`, so with one worker there are
-    no threads; a stream that is open has as many threads as workers. `buffer` is the number of outputs of
-    one operator that may wait for their turn, and the number of items that may wait for the first
-    operator. `queue` makes the worklists of keyed operators and `reorder` what puts outputs in order,
-    for who wants to compare others with these.
+    Items are passed all at once (`run`), or one by one while workers process earlier items (`open`, `submit`,
+    `drain`). `workers` includes the caller of `run`, so with one worker there are no threads. An open
+    stream has as many threads as workers. `buffer` is the number of outputs of one operator that may
+    wait for their turn, and the number of items that may wait for the first operator. `queue` creates the
+    worklists of keyed operators and `reorder` the reorder buffers; tests and benchmarks replace them.
     """
 
     def __init__(
@@ -57,21 +57,21 @@ class Runtime:
     ) -> None:
         if not operators or workers < 1 or buffer < 1:
             raise SettingError(
-                "a runtime needs an operator, a worker and a place in its buffer",
-                hint="at least one of each",
+                f"the runtime has {len(operators)} operators, {workers} workers and a buffer of {buffer}",
+                hint="use at least one of each",
             )
         slice = slice_ms / 1000
         if isinstance(schedule, str):
             schedule = schedule_named(schedule, slice)
         self._workers, self._clock = workers, clock
         self._active = atomics.counter(0)
-        """Threads that may be at work."""
+        """Number of threads that may be working."""
         self._bell = Bell()
-        """The caller's."""
+        """The caller's bell."""
         self._feeding = self.is_open = False
-        """Whether the caller has more items; whether a stream is open."""
+        """Whether the caller has more items (`_feeding`), and whether a stream is open (`is_open`)."""
         self._crew = Crew()
-        # Threads know the runtime only weakly: one that nobody uses any more ends them.
+        # Threads have only a weak reference to the runtime: an unused runtime is freed and ends them.
         weakref.finalize(self, self._crew.send_home)
         self._new_chain = partial(
             StageChain, tuple(operators), workers, schedule, queue, reorder, buffer, slice, clock,
@@ -81,27 +81,26 @@ class Runtime:
 
     @property
     def meters(self) -> tuple[Meter, ...]:
-        """What each operator has done, since the beginning or since the last error."""
+        """Work done by each operator, since the start or since the last error."""
         return self._chain.scheduler.meters()
 
     def run(
         self, items: Iterable[Any], ahead: Mapping[int, Sequence[Any]] | None = None
     ) -> list[Any]:
-        """Feed all items, and give all outputs, marks included, in serial order.
+        """Process all items and return all outputs, marks included, in serial order.
 
-        `ahead` has, by the place of an operator in the chain, items that come to it before all
-        others do.
+        `ahead` maps the position of an operator in the chain to items that it gets before all others.
 
-        The caller is one of the workers. An error in an operator ends the run: nothing new is
-        begun, all workers come back, the runtime is empty (what operators keep is theirs), and the
-        error of the earliest item that is known to have failed is raised.
+        The caller is one of the workers. An error in an operator ends the run: nothing new is started, all
+        workers return, and the runtime is empty, although operators keep their state. Then the error of the
+        earliest item that is known to have failed is raised.
         """
         self._check(is_open=False)
         outputs: list[Any] = []
         self._chain.exit.sink = outputs.append
         self._staff(self._workers - 1)
         try:
-            # The last ones first: what an operator gives must come behind what is ahead of it.
+            # Last operators first: the output of an operator must come after the items ahead of it.
             for place, some in sorted((ahead or {}).items(), reverse=True):
                 self._chain.feed_ahead(place, some)
             self._run(iter(items))
@@ -111,16 +110,16 @@ class Runtime:
         return outputs
 
     def open(self, sink: Callable[[Any], None]) -> None:
-        """Begin a stream: all workers are threads, and `sink` gets outputs in serial order, from one of them
-        at a time."""
+        """Open a stream. All workers are threads. They call `sink` with outputs in serial order, one at a
+        time."""
         self._check(is_open=False)
         self._chain.exit.sink = sink
         self.is_open = True
         self._staff(self._workers)
 
     def submit(self, item: Any) -> None:
-        """Feed one item to the stream; waits while the first operator has too many waiting. Raises the error
-        of an earlier item, which ends the stream."""
+        """Add one item to the stream. Blocks while too many items wait for the first operator. Raises the
+        error of an earlier item, which ends the stream."""
         self._check(is_open=True)
         chain = self._chain
         if not chain.has_room():
@@ -134,26 +133,27 @@ class Runtime:
             self._crew.wake()
 
     def submit_ahead(self, place: int, items: Sequence[Any]) -> None:
-        """Feed items to a later operator of the stream, given by its place, while nothing is under way."""
+        """Add items directly at a later operator, named by its position, while the stream is empty."""
         self._check(is_open=True)
         self._chain.feed_ahead(place, items)
         if self._crew.idle:
             self._crew.wake()
 
     def drain(self) -> None:
-        """Wait until everything submitted has been sent; raises its error, which ends the stream."""
+        """Wait until the outputs of all submitted items have been sent. Raises an error of an item, which
+        ends the stream."""
         self._check(is_open=True)
         self._await(lambda: self._chain.halt.on or self._complete(), watch=True)
         if self._chain.halt.on:
             self._end()
 
     def finish(self) -> None:
-        """Drain the stream, and end it."""
+        """Drain the stream and close it."""
         self.drain()
         self._end()
 
     def stop(self) -> None:
-        """End the stream now: what is under way is dropped."""
+        """Close the stream now. Items in it are dropped."""
         self._check(is_open=True)
         self._chain.halt.on = True
         self.is_open = False
@@ -161,7 +161,7 @@ class Runtime:
         self._crew.dismiss()
 
     def close(self) -> None:
-        """End the threads, and the stream if there is one. The next run, or stream, starts others."""
+        """End the threads, and the stream if one is open. The next run or stream starts new threads."""
         if self.is_open:
             self.stop()
         self._crew.dismiss()
@@ -175,8 +175,8 @@ class Runtime:
 
     def _check(self, *, is_open: bool) -> None:
         if self.is_open != is_open:
-            now, hint = ("no", "open it") if is_open else ("an", "finish or stop it")
-            raise SettingError(f"the runtime has {now} open stream", hint=hint)
+            state, hint = ("no", "call open()") if is_open else ("an", "call finish() or stop()")
+            raise SettingError(f"the runtime has {state} open stream", hint=hint)
 
     def _staff(self, number: int) -> None:
         self._crew.hire(number, _serving(weakref.ref(self), self._crew))
@@ -193,7 +193,7 @@ class Runtime:
                 self._await(self._something_to_do)
 
     def _feed_some(self, items: Iterator[Any]) -> bool:
-        """Feed while there is room; False if there are no more items."""
+        """Feed items while there is room. Returns False if there are no more."""
         chain = self._chain
         while chain.has_room():
             try:
@@ -201,7 +201,7 @@ class Runtime:
             except StopIteration:
                 return False
             chain.feed(item)
-            # The first one is for the caller itself.
+            # The caller processes the first item itself.
             if self._crew.idle and len(chain.first.worklist) > 1:
                 self._crew.wake()
         return True
@@ -215,11 +215,11 @@ class Runtime:
         )
 
     def _complete(self) -> bool:
-        """Whether all that was fed has left, and no thread is at work."""
+        """Whether all items have left the chain, and no thread is working."""
         return not self._active.load() and self._chain.is_empty()
 
     def _take_turn(self) -> bool:
-        """Work on one operator for a time slice; False if there is nothing to do."""
+        """Work on one operator for a time slice. Returns False if there is nothing to do."""
         chain = self._chain
         turn = chain.scheduler.begin()
         if turn is None:
@@ -242,7 +242,7 @@ class Runtime:
         return True
 
     def _serve(self, bell: Bell) -> None:
-        """What a thread does when its bell has been rung: take turns until there are none."""
+        """Take turns until there is nothing to do. Called by a thread whose bell was rung."""
         while True:
             self._active.fetch_add(1)
             while not self._chain.halt.on and self._take_turn():
@@ -256,14 +256,14 @@ class Runtime:
             self._crew.ring(self._bell)
 
     def _await(self, condition: Callable[[], bool], *, watch: bool = False) -> None:
-        """Let the caller rest until the condition holds; a worker, unless it only watches."""
+        """Block until the condition holds. With `watch`, the caller is not woken as a worker meanwhile."""
         while not condition():
             self._crew.rest(self._bell, watch=watch)
             if not (condition() and self._crew.leave(self._bell)):
                 self._bell.wait()
 
     def _raise_failure(self) -> None:
-        """After a failure: be empty, and raise the earliest error."""
+        """After a failure, empty the runtime and raise the earliest error."""
         self._feeding = False
         if self._chain.halt.on:
             failed = self._chain
@@ -271,8 +271,8 @@ class Runtime:
             raise failed.earliest_error()
 
     def _settle(self) -> None:
-        """Wait for the threads, and be empty."""
-        # An interrupt may have come while the caller was at rest.
+        """Wait for the threads, and empty the runtime."""
+        # An interrupt may have come while the caller was waiting.
         self._crew.leave(self._bell)
         self._bell = Bell()
         self._await(lambda: not self._active.load(), watch=True)

@@ -1,4 +1,4 @@
-"""Hands out operators to workers, and keeps account of their work."""
+"""The scheduler: it assigns operators to workers, and measures their work."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from penstock.runtime.schedules import Schedule, Standing
 from penstock.runtime.stages import Exit, Stage
 
 _WINDOW_SLICES = 50
-"""Time slices over which throughput is compared."""
+"""Length, in time slices, of the window over which throughput is compared."""
 
 _KEPT = 0.8
-"""Weight of what was known of costs and selectivities when something new is learnt."""
+"""Weight of the old value when costs and selectivities are smoothed."""
 
 
 @dataclass(frozen=True)
 class Meter:
-    """What one operator has done."""
+    """Measurements of one operator."""
 
     name: str
     records_in: int
     records_out: int
     cost: float
-    """Seconds of work for a record, of late; 0 while unknown."""
+    """Recent seconds of work per record; 0 while unknown."""
     selectivity: float
-    """Records out for a record in, of late."""
+    """Recent number of output records per input record."""
     worked: float
-    """Seconds of work."""
+    """Seconds of work in total."""
     waiting: int
-    """Pieces in the worklist."""
+    """Number of pieces in the worklist."""
 
 
 class Turn(NamedTuple):
-    """What a worker is to do."""
+    """An assignment for a worker."""
 
     stage: Stage
     budget: float
-    """Records to take; at least one piece is taken."""
+    """Number of records to process; at least one piece is processed."""
     more: bool
-    """Whether there is something to do for another worker."""
+    """Whether there is work for another worker."""
 
 
 class _Account:
-    """The work of one operator. Touched under the scheduler's lock."""
+    """The work of one operator. Accessed under the scheduler's lock."""
 
     def __init__(self) -> None:
         self.workers = 0
@@ -53,11 +53,11 @@ class _Account:
         self.records = 0.0
         self.seconds = 0.0
         self.worked = 0.0
-        """In this window."""
+        """Seconds of work in this window."""
         self.cost = 0.0
         self.selectivity = 1.0
         self.rolled = (0.0, 0.0)
-        """Records in and out at the end of the last window."""
+        """Input and output records up to the end of the last window."""
 
     @property
     def piece_size(self) -> float:
@@ -65,7 +65,7 @@ class _Account:
 
 
 class Scheduler:
-    """Decides who works on what. Its lock is held for some microseconds at the borders of turns only."""
+    """Assigns operators to workers. Its lock is held for some microseconds, only between turns."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Scheduler:
             return Turn(stage, self._slice / account.cost if account.cost else 1, more)
 
     def end(self, turn: Turn, pieces: int, records: float, seconds: float) -> None:
-        """The turn is over; notes the seconds that it took."""
+        """Record the work of a finished turn."""
         with self._lock:
             account = self._accounts[turn.stage.place]
             account.workers -= 1
@@ -110,19 +110,19 @@ class Scheduler:
                 account.cost = _KEPT * known + (1 - _KEPT) * cost
 
     def ready(self) -> bool:
-        """Whether there is something to do."""
+        """Whether there is work for one more worker."""
         return any(self._open())
 
     def _open(self) -> Iterator[bool]:
-        """Whether one more worker would find something to do, for each operator."""
+        """For each operator, whether one more worker would find work."""
         for stage, account in zip(self._stages, self._accounts, strict=True):
             yield account.workers < stage.degree and stage.ready()
 
     def meters(self) -> tuple[Meter, ...]:
-        """What was done so far. Exact when nothing is under way."""
+        """Measurements of all operators. Exact while no items are in the chain."""
         with self._lock:
             records = [round(account.records) for account in self._accounts]
-            given = [*records[1:], self._exit.records.load()]
+            outputs = [*records[1:], self._exit.records.load()]
             return tuple(
                 Meter(
                     stage.operator.name,
@@ -134,7 +134,7 @@ class Scheduler:
                     len(stage.worklist),
                 )
                 for stage, account, came, went in zip(
-                    self._stages, self._accounts, records, given, strict=True
+                    self._stages, self._accounts, records, outputs, strict=True
                 )
             )
 
@@ -158,24 +158,25 @@ class Scheduler:
         return ready.index(True) if chosen is None else chosen
 
     def _roll(self) -> None:
-        """Begin a window: forget what was worked, and learn the selectivities of the last one."""
+        """Begin a window: reset the work of the last one, and update selectivities from it."""
         for place, account in enumerate(self._accounts):
             account.worked = 0.0
             if place + 1 < len(self._accounts) and not self._accounts[place + 1].pieces:
-                # how many records wait behind it cannot be told before one piece was worked on
+                # the number of records waiting behind it is unknown until one piece was processed
                 continue
-            came, went = account.records, self._given(place)
+            came, went = account.records, self._records_out(place)
             before_came, before_went = account.rolled
             if came > before_came:
-                learnt = (went - before_went) / (came - before_came)
+                recent = (went - before_went) / (came - before_came)
                 first = before_came == 0
                 account.selectivity = (
-                    learnt if first else _KEPT * account.selectivity + (1 - _KEPT) * learnt
+                    recent if first else _KEPT * account.selectivity + (1 - _KEPT) * recent
                 )
             account.rolled = (came, went)
 
-    def _given(self, place: int) -> float:
-        """Records that an operator has given: what was worked on behind it, and what waits there."""
+    def _records_out(self, place: int) -> float:
+        """Output records of an operator: those that the next operator has processed, and those waiting
+        for it."""
         if place + 1 == len(self._stages):
             return self._exit.records.load()
         behind, account = self._stages[place + 1], self._accounts[place + 1]

@@ -1,12 +1,12 @@
-"""Which operator a free worker should work on: the heuristics of Prasaad, Ramalingam and Rajan.
+"""Schedules: heuristics of Prasaad, Ramalingam and Rajan that choose the operator for a free worker.
 
-A schedule sees one `Standing` for each operator of the chain, and picks one of those that are
-`ready`: something waits that may be taken, and fewer workers are there than could be. Pure.
+A schedule is a pure function. It gets one `Standing` for each operator of the chain, and picks one that is
+`ready`: it has input that may be taken, and room for another worker.
 
-    qst     queue size throttling: the first one whose output queue is below its threshold
-    lp      last in pipeline: the last one
-    et      estimated time: the one whose worklist would take longest
-    ct      current throughput: the one that got least done of late
+    qst     queue size throttling: the first operator whose output queue is below its threshold
+    lp      last in pipeline: the last operator
+    et      estimated time: the operator whose worklist would take longest
+    ct      current throughput: the operator with the least recent progress
 """
 
 from __future__ import annotations
@@ -19,61 +19,64 @@ from typing import NamedTuple
 from penstock.errors import SettingError
 
 LEAST_SELECTIVITY = 1e-6
-"""One that gives nothing (yet) would make all that is behind it count for nothing."""
+"""Lower limit of selectivities. With a selectivity of 0, the operators after it would not count at all."""
 
 
 class Standing(NamedTuple):
-    """How one operator stands at the moment of a decision."""
+    """The state of one operator at the time of a decision."""
 
     ready: bool
+    """Whether one more worker would find work."""
     waiting: float = 0.0
-    """Records in its worklist."""
+    """Number of records in its worklist."""
     cost: float = 0.0
-    """Seconds of work for a record; 0 while unknown."""
+    """Seconds of work per record; 0 while unknown."""
     selectivity: float = 1.0
-    """Records out for a record in."""
+    """Output records per input record."""
     workers: int = 0
-    """Workers that are at it."""
+    """Number of workers that are working on it."""
     worked: float = 0.0
-    """Seconds of work that it got in the current window."""
+    """Seconds of work on it in the current window."""
 
 
 Schedule = Callable[[Sequence[Standing]], int | None]
-"""Gives the place of an operator in the chain; None if none is ready. Quick: other workers wait."""
+"""Function that returns the position of an operator in the chain; None if none is ready. It must be quick,
+since other workers wait for it."""
 
 
 def queue_size_throttling(standings: Sequence[Standing], capacity: float = 8192) -> int | None:
-    """Push records from the entry: the first operator whose output queue is not yet full.
+    """Choose the first operator whose output queue is not yet full, which pushes records from the entry.
 
-    Thresholds share `capacity` records in proportion to what each operator gives for one record of
-    the whole chain. If all are over theirs, the last one that is ready: a worker never idles.
+    The thresholds of all queues sum up to `capacity` records, in proportion to the output of each
+    operator per record that enters the chain. If all queues are full, the last ready operator is chosen,
+    so that no worker idles.
 
     >>> one = Standing(ready=True, waiting=9)
     >>> queue_size_throttling([one, one._replace(waiting=10), one], capacity=30)
     1
     """
-    given, chosen = _reaching(standings)[1:], None
-    share = capacity / sum(given)
+    outputs, chosen = _reaching(standings)[1:], None
+    share = capacity / sum(outputs)
     for place, standing in enumerate(standings):
         if standing.ready:
             chosen = place
             behind = standings[place + 1 : place + 2]
-            if behind and behind[0].waiting < share * given[place]:
+            if behind and behind[0].waiting < share * outputs[place]:
                 break
     return chosen
 
 
 def last_in_pipeline(standings: Sequence[Standing]) -> int | None:
-    """Pull records towards the exit: the last operator that is ready.
+    """Choose the last operator that is ready, which pulls records towards the exit.
 
     >>> last_in_pipeline([Standing(True), Standing(True), Standing(False)])
     1
     """
-    return max((place for place, one in enumerate(standings) if one.ready), default=None)
+    return max((place for place, standing in enumerate(standings) if standing.ready), default=None)
 
 
 def estimated_time(standings: Sequence[Standing]) -> int | None:
-    """The longest time for a worklist, had its operator one worker more; unknown costs first.
+    """Choose the operator whose worklist would take longest with one more worker. Unknown costs come first.
 
     >>> quick, slow = Standing(True, waiting=10, cost=1.0), Standing(True, waiting=1, cost=8.0)
     >>> estimated_time([quick, slow]), estimated_time([quick._replace(workers=1), slow])
@@ -90,12 +93,12 @@ def estimated_time(standings: Sequence[Standing]) -> int | None:
 
 
 def current_throughput(standings: Sequence[Standing], slice: float) -> int | None:
-    """The bottleneck: the operator that got through the fewest records in the current window.
+    """Choose the bottleneck: the operator with the least progress in the current window.
 
-    What it did, and will have done when those at it have ended their time slice (seconds), is told
-    in records of the whole chain: its records divided by how many reach it for each that enters.
-    (The selectivity of the operator itself does not count: one that gives nothing is not done.)
-    Among equals, and among those whose cost is unknown, the last one.
+    Progress includes the work that its current workers will have done at the end of their time slice (`slice`
+    seconds). It is measured in records that enter the chain: the operator's records divided by the number
+    that reach it per entering record. The selectivity of the operator itself does not count. Among equals,
+    and among operators of unknown cost, the last one is chosen.
 
     >>> first = Standing(True, cost=1.0, worked=4.0, selectivity=0.5)
     >>> current_throughput([first, Standing(True, cost=1.0, worked=3.0)], slice=1.0)
@@ -123,12 +126,12 @@ def schedule_named(name: str, slice: float) -> Schedule:
         "ct": partial(current_throughput, slice=slice),
     }
     if name not in known:
-        raise SettingError(f"there is no schedule {name!r}", hint=f"one of {', '.join(known)}")
+        raise SettingError(f"unknown schedule {name!r}", hint=f"use one of {', '.join(known)}")
     return known[name]
 
 
 def _reaching(standings: Sequence[Standing]) -> list[float]:
-    """Records that reach each operator, and the exit, for one that enters the chain."""
+    """Number of records that reach each operator, and the exit, per record that enters the chain."""
     reaching = [1.0]
     for standing in standings:
         reaching.append(reaching[-1] * max(standing.selectivity, LEAST_SELECTIVITY))

@@ -1,9 +1,9 @@
-"""One operator in a runtime: what waits for it, who works on it, where its outputs go.
+"""Stages: one operator in a runtime, with its worklist, its workers and its outputs.
 
-The serial number of an item at an operator is its place in the order in which the operator before
-it sends. So a stage is fed by whoever sends for the stage before: one worker at a time, in order.
-What can be done before that (cutting an item into pieces) is done by the worker that made the item,
-while others send.
+The serial number of an item at an operator is its position in the order in which the previous operator sends.
+So a stage is fed by the worker that sends for the previous stage: one at a time, in order. Work that can
+be done before that (cutting an item into pieces) is done by the worker that made the item, while other
+workers send.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from penstock.runtime.worklists import Worklist
 
 
 class Halted(Exception):
-    """A worker would begin something new, but an item has failed."""
+    """Raised when a worker would start new work, but an item has failed."""
 
 
 class Failure(Exception):
-    """Carries an error to the runtime, with the place of the item that failed."""
+    """Carries an error to the runtime, with the order of the failed item."""
 
     def __init__(self, order: tuple[int, int], error: BaseException) -> None:
         super().__init__(order, error)
@@ -32,16 +32,17 @@ class Failure(Exception):
 
 
 class Halt:
-    """Says to all stages of a runtime that nothing new may be begun."""
+    """A flag shared by all stages of a runtime, which stops new work after a failure."""
 
     on = False
+    """Whether new work is stopped."""
 
 
 _NO_PIECE = -1
 
 
 class Exit:
-    """The end of the chain: hands everything to `sink`. Fed as a stage is."""
+    """The end of the chain, which passes everything to `sink`. It is fed like a stage."""
 
     def __init__(self, size: Callable[[Any], int], atomics: Atomics) -> None:
         self.sink: Callable[[Any], None] = lambda item: None
@@ -49,19 +50,19 @@ class Exit:
         self._size = size
 
     def prepare(self, items: Sequence[Any]) -> Sequence[Any]:
-        """The items themselves, whose records are counted."""
+        """Count the records of the items, and return the items."""
         self.records.fetch_add(sum(map(self._size, items)))
         return items
 
     def feed(self, prepared: Any) -> None:
-        """Hand on an item, or a mark."""
+        """Pass an item or a mark to the sink."""
         self.sink(prepared)
 
     feed_mark = feed
 
 
 class _Ticket:
-    """An item that was cut into pieces."""
+    """An item that was cut into pieces, and the results of its pieces."""
 
     __slots__ = ("item", "pending", "results", "serial", "share")
 
@@ -75,8 +76,8 @@ class _Ticket:
 class Stage:
     """One operator of a chain.
 
-    A mark is a barrier: what comes behind it is held back until the mark has passed, so that
-    `ChainOperator.mark` finds the state that a serial run would have had.
+    A mark is a barrier: items after it are held back until the mark has passed, so that `ChainOperator.mark`
+    sees the state of a serial run.
     """
 
     def __init__(
@@ -96,11 +97,11 @@ class Stage:
             operator.kind
         ]
         self.fed = atomics.counter(0)
-        """Items (and marks) that came in so far: the next serial number."""
+        """Number of items (and marks) fed so far: the next serial number."""
         self.sent = reorder.next
-        """Items (and marks) whose outputs have been sent."""
+        """Number of items (and marks) whose outputs have been sent."""
         self._downstream, self._crew, self._halt = downstream, crew, halt
-        # Called for each item: bound once.
+        # Looked up once, since they are called for each item.
         self._join, self._work, self._size = operator.join, operator.work, operator.size
         self._prepare_next, self._feed_next = downstream.prepare, downstream.feed
         self._put, self._reorder_send = worklist.put, reorder.send
@@ -115,14 +116,15 @@ class Stage:
         self._gate = atomics.flag()
 
     def prepare(self, items: Sequence[Any]) -> Sequence[Any]:
-        """Items as `feed` takes them: keyed, each with its pieces and its size. By any worker."""
+        """Convert items for `feed`: a keyed stage gets each item with its pieces and size. Called by any
+        worker."""
         if not self._keyed:
             return items
         split, size = self.operator.split, self.operator.size
         return [(item, split(item), size(item)) for item in items]
 
     def feed(self, prepared: Any) -> None:
-        """Take in one prepared item; one at a time, in order. Wakes nobody."""
+        """Add one prepared item. Calls come one at a time, in order. Wakes no worker."""
         serial = self.fed.fetch_add(1)
         if self._holding:
             self._held.put((serial, prepared))
@@ -131,21 +133,21 @@ class Stage:
             self._enqueue(serial, prepared)
 
     def feed_mark(self, mark: Mark) -> None:
-        """Take in a mark; one at a time, in order. Wakes nobody."""
+        """Add a mark. Calls come one at a time, in order. Wakes no worker."""
         self._holding = True
         self._held.put((self.fed.fetch_add(1), mark))
         self._let_in(feeding=True)
 
     def bound(self) -> int:
-        """Outputs with lower serial numbers have a place."""
+        """The serial number below which the reorder buffer has room for outputs."""
         return self.sent.load() + self._room
 
     def ready(self) -> bool:
-        """Whether there is something to do for one more worker."""
+        """Whether there is work for one more worker."""
         return self.worklist.ready(self.bound)
 
     def work(self, budget: float) -> tuple[int, float]:
-        """Let the calling worker take its turn; gives pieces and records worked on."""
+        """Let the calling worker take a turn. Returns the numbers of pieces and records processed."""
         return self.worklist.consume(self._operate, budget, self.bound)
 
     def _enqueue(self, serial: int, prepared: Any) -> None:
@@ -160,11 +162,12 @@ class Stage:
             self._put(serial, part, (ticket, index, part, piece))
 
     def _let_in(self, *, feeding: bool) -> None:
-        """Move what was held back to the worklist, up to the next mark.
+        """Move items that were held back to the worklist, up to the next mark.
 
-        Called when something was held back and when a mark has passed. As with reordering, who
-        finds the gate taken may leave: who has it looks once more. Only the one that feeds may end
-        the holding, having the gate: else it could pass what another one is moving.
+        Called when an item was held back and when a mark has passed. As in the reorder buffer, a thread that
+        finds the gate taken may leave: its holder checks once more. Only the feeding thread may end the
+        holding, while it has the gate. Otherwise its next item could overtake items that another thread
+        moves.
         """
         held, gate = self._held, self._gate
         while not gate.test_and_set():
@@ -215,10 +218,10 @@ class Stage:
             raise Failure((-self.place, ticket.serial), error) from error
 
     def _send(self, serial: int, output: Any) -> None:
-        # What was taken has a place, as a rule at once: see SharedWorklist.consume.
+        # There is room for every item taken, mostly at once: see SharedWorklist.consume.
         while not self._reorder_send(serial, output, self._pass_on):
             pass
-        # What was out of bounds may be within now.
+        # Pieces that were beyond the bound may be within it now.
         if self._crew.idle and self.ready():
             self._crew.wake()
 

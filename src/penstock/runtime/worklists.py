@@ -1,14 +1,14 @@
-"""What waits for an operator, and which worker may take which of it.
+"""Worklists: input that waits for an operator, and the rules by which workers take it.
 
-A *piece* is what one worker works on at a time: a part of an item (keyed operators) or a whole one.
-Pieces are put in the order of their serial numbers, by one thread at a time; workers take them by
-`consume`, which calls `operate(piece)` for each, until `budget` records have been worked on, or
-nothing is left, or what is left has serial numbers of `bound()` or more: their outputs would find
-no place in the reorder buffer.
+A *piece* is the unit of work: a part of an item (keyed operators) or a whole item. Pieces are put in the
+order of their serial numbers, by one thread at a time. Workers take them with `consume`, which calls
+`operate(piece)` for each. It ends when `budget` records have been processed, when nothing is left, or
+when the next piece has a serial number of `bound()` or more: the reorder buffer would have no room for
+its output.
 
     SharedWorklist      stateless operators: any worker takes the next piece
     GlobalWorklist      global operators: the same, but one worker at a time
-    HybridQueue         keyed: in the order of arrival, one worker at a time for a part, nobody waits
+    HybridQueue         keyed operators: in order of arrival, one worker per part, no worker waits
 
 The last one is figure 7 of the ordered multicore runtime of Prasaad, Ramalingam and Rajan.
 """
@@ -21,34 +21,35 @@ from typing import Any, Protocol
 from penstock.runtime.atomics import ATOMICS, EMPTY, Atomics
 
 Operate = Callable[[Any], float]
-"""Works on one piece, and gives the records in it (its share of an item in several pieces)."""
+"""Function that processes one piece and returns its number of records (an item's records are divided evenly
+among its pieces)."""
 
 Bound = Callable[[], int]
-"""Serial numbers below it may be taken now. It only ever grows."""
+"""Function that returns the serial number below which pieces may be taken now. It never decreases."""
 
 
 class Worklist(Protocol):
     """Pieces that wait for one operator."""
 
     def put(self, serial: int, part: int, piece: Any) -> None:
-        """Add a piece. By one thread at a time, in the order of serial numbers."""
+        """Add a piece. Called by one thread at a time, in the order of serial numbers."""
         ...
 
     def consume(self, operate: Operate, budget: float, bound: Bound) -> tuple[int, float]:
-        """Work on pieces; gives how many, and the records in them."""
+        """Process pieces. Returns the numbers of pieces and records."""
         ...
 
     def ready(self, bound: Bound) -> bool:
-        """Whether a worker that comes now would find something to do."""
+        """Whether a worker would find work now."""
         ...
 
     def __len__(self) -> int:
-        """Pieces that nobody has taken."""
+        """Number of pieces that no worker has taken."""
         ...
 
 
 class SharedWorklist:
-    """One queue, from which every worker takes.
+    """One queue that is shared by all workers.
 
     >>> worklist, seen = SharedWorklist(), []
     >>> for serial in range(5):
@@ -63,19 +64,19 @@ class SharedWorklist:
         self._queue = atomics.queue()
 
     def put(self, serial: int, part: int, piece: Any) -> None:
-        """Add a piece; it has no part."""
+        """Add a piece; the part is ignored."""
         self._queue.put((serial, piece))
 
     def consume(self, operate: Operate, budget: float, bound: Bound) -> tuple[int, float]:
-        """Work on the next pieces, whatever others do."""
+        """Process the next pieces, concurrently with other workers."""
         peek, take = self._queue.peek, self._queue.take
         pieces, records, limit = 0, 0.0, 0
         while records < budget or not pieces:
             head = peek()
             if head is EMPTY or (head[0] >= limit and head[0] >= (limit := bound())):
                 break
-            # Between the look and the taking each other worker may have taken one: what is taken is
-            # at most so many numbers beyond the bound, for which the reorder buffer has room.
+            # Between `peek` and `take` each other worker may have taken one piece. So the piece taken is at
+            # most that many numbers beyond the bound, and the reorder buffer has room for these.
             taken = take()
             if taken is EMPTY:
                 break
@@ -93,7 +94,7 @@ class SharedWorklist:
 
 
 class GlobalWorklist(SharedWorklist):
-    """One queue, and a flag for the one worker that takes from it."""
+    """One queue, and a flag that lets one worker at a time take from it."""
 
     def __init__(self, atomics: Atomics = ATOMICS) -> None:
         super().__init__(atomics)
@@ -101,7 +102,7 @@ class GlobalWorklist(SharedWorklist):
         self._taken = False
 
     def consume(self, operate: Operate, budget: float, bound: Bound) -> tuple[int, float]:
-        """Work on the next pieces, unless another worker does."""
+        """Process the next pieces, unless another worker is doing so."""
         if self._flag.test_and_set():
             return 0, 0
         self._taken = True
@@ -112,17 +113,17 @@ class GlobalWorklist(SharedWorklist):
             self._flag.clear()
 
     def ready(self, bound: Bound) -> bool:
-        """Whether there is a piece, and nobody works."""
+        """Whether a piece may be taken, and no worker is processing pieces."""
         return not self._taken and super().ready(bound)
 
 
 class HybridQueue(SharedWorklist):
-    """A queue for each part, which holds the pieces, and a master queue, which holds their order.
+    """One queue per part with its pieces, and a master queue with the order of parts.
 
-    A worker takes the next part from the master queue and counts itself in at that part. The first
-    one there works on the part's first piece; one that finds another there leaves its piece to that
-    one, having counted it, and goes on with the master queue. So no worker waits, no two work on
-    one part, and pieces are begun nearly in the order of arrival.
+    A worker takes the next part from the master queue and increments the counter of that part. If it is the
+    first one there, it processes the part's next piece. Otherwise another worker is at that part, and will
+    process the counted piece too; this worker goes on with the master queue. So no worker waits, no two
+    workers process one part, and pieces are started nearly in the order of arrival.
 
     >>> worklist, seen = HybridQueue(parts=2), []
     >>> for serial, part in enumerate([0, 1, 0]):
@@ -139,20 +140,21 @@ class HybridQueue(SharedWorklist):
         self._counts = [atomics.counter(0) for _ in range(parts)]
 
     def put(self, serial: int, part: int, piece: Any) -> None:
-        """Add a piece. To its part first: who takes from the master queue must find it there."""
+        """Add a piece: first to its part's queue, so that a worker which sees the part in the master
+        queue finds it."""
         self._queues[part].put(piece)
         self._queue.put((serial, part))
 
     def consume(self, operate: Operate, budget: float, bound: Bound) -> tuple[int, float]:
-        """Work on the next pieces whose parts are free, and on those left to this worker."""
-        # As SharedWorklist.consume, written out: one call less for each piece.
+        """Process the next pieces whose parts are free, and pieces that other workers left to this one."""
+        # The loop of SharedWorklist.consume is repeated here to save a call per piece.
         peek, take = self._queue.peek, self._queue.take
         pieces, records, limit = 0, 0.0, 0
         while records < budget or not pieces:
             head = peek()
             if head is EMPTY or (head[0] >= limit and head[0] >= (limit := bound())):
                 break
-            taken = take()  # maybe not what was seen: see SharedWorklist
+            taken = take()  # maybe not the one that `peek` saw: see SharedWorklist
             if taken is EMPTY:
                 break
             part = taken[1]

@@ -72,9 +72,10 @@ def locate(spark: SparkSession, checkpoint: str) -> Folder:
     options, missing = s3_options(private.s3a_settings(spark, authority))
     if missing:
         _log.warning(
-            "%s is read and written by pyarrow, which is not told of Spark's %s",
+            "Settings ignored for %s: %s. Penstock reads and writes it by pyarrow, which does not know them.",
             name,
             ", ".join(f"fs.s3a.{setting}" for setting in missing),
+            extra={"settings": [f"fs.s3a.{setting}" for setting in missing]},
         )
     return Folder(name, Place(f"s3://{authority}{quote(folder)}{mark}{query}", options))
 
@@ -94,12 +95,13 @@ def version_to_resume(folder: Folder, store: Store) -> int | None:
     if begun != committed or (before >= 0 and store.damage(before)):
         return committed
     _log.warning(
-        "version %d of %s is damaged (%s): going back to version %d, and running epoch %d again",
+        "Version %d of %s is damaged (%s): going back to version %d, and running epoch %d again.",
         committed,
         store.uri,
         wrong,
         before,
         committed,
+        extra={"epoch": committed, "reason": wrong},
     )
     files.remove(f"commits/.{committed}.crc")
     files.remove(f"commits/{committed}")

@@ -21,6 +21,7 @@ from penstock.driver.epochs import EpochRunner
 from penstock.driver.progress import EpochProgress
 from penstock.errors import HostLostError, PenstockError
 from penstock.live.sources.kafka import KafkaDecoder
+from penstock.logs import style_here
 from penstock.offload.courier.roads import burst_roads
 from penstock.plan.epoch import EpochPlan
 from penstock.spark import private, task
@@ -110,6 +111,7 @@ class EpochStream:
             settings.faults,
             private.check_input_end,
             settings.host_lost_ms,
+            style_here(),
         )
         return source.mapInArrow(courier.__call__, spark_schema(flow.output))
 
@@ -131,7 +133,12 @@ class EpochStream:
             return None
         assert bound is not None and bounded is not None
         rows = bound.due or bound.rows
-        _log.info("Epochs take up to %d rows from now on, instead of %d", rows, bound.rows)
+        _log.info(
+            "Epochs take up to %d rows from now on, instead of %d, to keep to the SLA.",
+            rows,
+            bound.rows,
+            extra={"rows": rows, "before": bound.rows},
+        )
         bound.change(rows)
         self._resizing = False
         return bounded(rows)
@@ -190,10 +197,11 @@ class EpochStream:
             tag = _tag(self._run_id, plan.epoch, plan.run)
             context.addJobTag(tag)
             try:
-                self._start.sink.write(df, epoch, self._start.flow_id)
-                if self._start.flow.steps and self._runner.reported < plan.partitions:
-                    # The sink has the epoch already, or wants only some of it: hosts need all.
-                    df.write.format("noop").mode("append").save()
+                with private.handled(df.sparkSession):
+                    self._start.sink.write(df, epoch, self._start.flow_id)
+                    if self._start.flow.steps and self._runner.reported < plan.partitions:
+                        # The sink has the epoch already, or wants only some of it: hosts need all.
+                        df.write.format("noop").mode("append").save()
             except Exception as failed:
                 if lost := private.lost_executors(failed):
                     raise HostLostError(f"couriers lost their executors: {lost}") from failed

@@ -59,6 +59,7 @@ class _Job(InheritableThread):
         if self.called_off.is_set():
             return
         self._sc.setJobGroup(self.group, task.what, interruptOnCancel=True)
+        private.mark_handled(self._sc)
         run, one = task.run, self._sc.parallelize([0], 1)
         if self._profile is not None:
             one = one.withResources(self._profile)

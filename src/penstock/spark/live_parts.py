@@ -18,6 +18,7 @@ from penstock.live.loop import CourierTask
 from penstock.live.sinks.sink import LiveSink
 from penstock.live.sources.source import LiveSource
 from penstock.live.task import run_courier
+from penstock.logs import style_here
 from penstock.offload.policy.flow import helped
 from penstock.spark.lasting_jobs import LastingTask, SparkJobs
 from penstock.spark.parts import QueryParts
@@ -130,5 +131,6 @@ class LiveParts(QueryParts):
             start.settings,
             keep_late=bool(start.late_rows),
             helped=self.helps,
+            log=style_here(),
         )
         return LastingTask((name,), "", partial(run_courier, task))

@@ -95,7 +95,12 @@ class Merger:
             self._count += len(final)
         except Exception as failed:
             if not self._folder.ending:
-                _log.warning("epochs of %s could not be merged: %s", self._folder.uri, failed)
+                _log.warning(
+                    "Epochs in %s could not be merged: %s. They stay as they are until the next merge.",
+                    self._folder.uri,
+                    failed,
+                    extra={"folder": self._folder.uri, "reason": str(failed)},
+                )
 
     def _rewrite(self, folders: Sequence[str], to: str) -> None:
         self._folder.must_go_on()

@@ -24,6 +24,7 @@ from penstock.driver.progress import EpochProgress
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
 from penstock.host.main import HostOrder, TaskOrder, run_hosts
+from penstock.logs import style_here
 from penstock.offload.backends.backend import Backend
 from penstock.offload.backends.local.backend import reachable
 from penstock.offload.keeper import WorkerKeeper
@@ -182,7 +183,15 @@ class QueryParts(ABC):
         store, driver, settings = start.store, self.registry.location, start.settings
         avoids = frozenset[str]() if self.local else self.fleet.places_to_avoid(host)
         order = TaskOrder(
-            tuple(hosts), flow, store, driver, self.access, self.local, settings, avoids
+            tuple(hosts),
+            flow,
+            store,
+            driver,
+            self.access,
+            self.local,
+            settings,
+            avoids,
+            style_here(),
         )
         return LastingTask(tuple(one.host for one in hosts), step.id, partial(run_hosts, order))
 

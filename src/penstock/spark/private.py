@@ -164,23 +164,62 @@ def _hadoop(spark: SparkSession) -> Any:
     return session._jsparkSession.sessionState().newHadoopConf()
 
 
-_HUSHED = (
-    "org.apache.spark.executor.Executor",
-    "org.apache.spark.TaskContextImpl",
-    "org.apache.spark.sql.execution.datasources.FileFormatWriter",
-    "org.apache.spark.network.client.TransportClient",
-)
-"""Loggers of tasks that fail, of those that end while Spark itself does, of writes that are given up with the
-run of an epoch, and of what was sent to an executor that is lost, which another one tells."""
+_MARK = "mdc.penstock"
+"""The local property of Spark jobs whose failures Penstock handles and tells of. Spark puts local properties
+that begin with "mdc." into the logging context of the threads that run the job's tasks."""
+_HANDLED = "handled"
+_DEFAULT_LOG = "org/apache/spark/log4j2-defaults.properties"
+"""The logging configuration that Spark uses where nobody has made one."""
+_LOST_EXECUTORS_LOG = "org.apache.spark.network.client.TransportClient"
+"""The logger that writes a stack trace for each message to a lost executor. Others say that it is lost."""
 
 
-def hush_executor(spark: SparkSession) -> None:
-    """Have Spark log no stack trace of a task or a write that failed. Why a query fails, its error
-    says; and that a Python worker was killed, under a host that comes back, is a line of Penstock's."""
+def has_default_log(spark: SparkSession) -> bool:
+    """Whether Spark logs by its own default configuration."""
+    source = _log4j(spark).LogManager.getContext(False).getConfiguration().getConfigurationSource()
+    return str(source.getLocation()).endswith(_DEFAULT_LOG)
+
+
+def quiet_handled_failures(spark: SparkSession) -> None:
+    """Have Spark log nothing in threads that carry the mark of `handled`: a killed host or a run that was
+    broken off would fill pages with stack traces, though one line of Penstock's says it all."""
+    log4j, gateway = _log4j(spark), spark.sparkContext._gateway
+    configuration = log4j.LogManager.getContext(False).getConfiguration()
+    if _MARK in str(configuration.getFilter()):
+        return
+    pairs = gateway.new_array(log4j.core.util.KeyValuePair, 1)
+    pairs[0] = log4j.core.util.KeyValuePair(_MARK, _HANDLED)
+    result = log4j.core.Filter.Result
+    quiet = log4j.core.filter.ThreadContextMapFilter.createFilter(
+        pairs, "or", result.DENY, result.NEUTRAL
+    )
+    configuration.addFilter(quiet)
+    log4j.core.config.Configurator.setLevel(_LOST_EXECUTORS_LOG, log4j.Level.OFF)
+
+
+def mark_handled(sc: SparkContext) -> None:
+    """Have Penstock handle the failures of all jobs that this thread runs from now on."""
+    sc.setLocalProperty(_MARK, _HANDLED)
+
+
+@contextmanager
+def handled(spark: SparkSession) -> Iterator[None]:
+    """Have Penstock handle the failures of jobs inside the block, and what Spark says of them in this
+    thread."""
+    context = _log4j(spark).ThreadContext
+    spark.sparkContext.setLocalProperty(_MARK, _HANDLED)
+    context.put(_MARK, _HANDLED)
+    try:
+        yield
+    finally:
+        context.remove(_MARK)
+        spark.sparkContext.setLocalProperty(_MARK, None)  # type: ignore[arg-type]
+
+
+def _log4j(spark: SparkSession) -> Any:
+    """Log4j's classes in the driver's JVM."""
     jvm: Any = spark.sparkContext._jvm
-    log4j = jvm.org.apache.logging.log4j
-    for logger in _HUSHED:
-        log4j.core.config.Configurator.setLevel(logger, log4j.Level.OFF)
+    return jvm.org.apache.logging.log4j
 
 
 def executors(spark: SparkSession) -> int:

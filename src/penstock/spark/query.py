@@ -249,6 +249,7 @@ class FlowQuery:
         try:
             self._start_up()
             self._state = "running"
+            self._log(logging.INFO, f"is running with {self._extent()}", hosts=self._start.hosts)
             self._state = parts.drive()
         except BaseException as failed:
             self._error = parts.error or failed
@@ -259,8 +260,24 @@ class FlowQuery:
             try:
                 self._clean_up()
             finally:
+                if self._error is not None:
+                    self._log(logging.ERROR, f"has failed: {self._error}", reason=str(self._error))
+                else:
+                    self._log(logging.INFO, f"has {self._state}")
                 self._done.set()
                 _active.discard(self)
+
+    def _log(self, level: int, what: str, **fields: Any) -> None:
+        """Log what has become of the query."""
+        name = self._start.name or self._start.flow_id
+        fields |= {"query": name, "run_id": self.run_id, "checkpoint": self._parts.store.uri}
+        _log.log(level, "Query %s (run %s) %s.", name, self.run_id, what, extra=fields)
+
+    def _extent(self) -> str:
+        """What the query runs with, for its first log line."""
+        hosts = self._start.hosts
+        counts = [f"{count} host{'s' * (count != 1)} of {step}" for step, count in hosts.items()]
+        return f"{', '.join(counts) or 'no hosts'} and checkpoint {self._parts.store.uri}"
 
     def _start_up(self) -> None:
         parts = self._parts
@@ -279,7 +296,7 @@ class FlowQuery:
         parts = self._parts
         for end in parts.ends():
             if failed := _failure(end, _END_S):
-                _log.warning("a part of query %s did not end well: %s", self.run_id, failed)
+                self._log(logging.WARNING, f"did not end cleanly: {failed}", reason=str(failed))
                 if self._error is None:
                     self._error, self._state = failed, "failed"
         arm(())

@@ -3,6 +3,7 @@ there is room in one for hosts and couriers."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
@@ -18,11 +19,15 @@ from penstock.spark.connector import with_connector
 from penstock.spark.known_settings import known_settings, shipped_package
 from penstock.spark.private import (
     executors,
-    hush_executor,
+    has_default_log,
     is_local,
     keep_jobs_on_interrupt,
+    quiet_handled_failures,
+    running_settings,
 )
 from penstock.spark.s3a import with_s3a
+
+_log = logging.getLogger("penstock.query")
 
 EXECUTORS_S = 60.0
 """Seconds that the executors of a session may take to come up."""
@@ -171,13 +176,39 @@ def session(
         chosen["spark.master"] = master or f"local[{slots},4]"
     if ui:
         chosen["spark.ui.enabled"] = "true"
-    builder = SparkSession.Builder().config(map={**chosen, **(conf or {})})
+    chosen |= conf or {}
+    builder = SparkSession.Builder().config(map=chosen)
     quiet = _QUIET | {"spark.master": f"local[{slots},4]"}
-    builder = _with_defaults(builder, quiet, known_settings(builder, os.environ))
+    running, known = running_settings(), known_settings(builder, os.environ)
+    spoken = "spark.log.level" in known  # then somebody wants to see what Spark says
+    builder = _with_defaults(builder, quiet, known)
     builder = configure(builder, kafka=kafka, s3=s3)
     spark = builder.getOrCreate()
-    hush_executor(spark)
+    if not running and not spoken and has_default_log(spark):
+        quiet_handled_failures(spark)
+    if ignored := ignored_settings(chosen, running):
+        _log.warning(
+            "Settings ignored, since this process has a Spark session already: %s. Stop that session first "
+            "to change them.",
+            ", ".join(ignored),
+            extra={"settings": ignored},
+        )
     return spark
+
+
+def ignored_settings(chosen: Mapping[str, str], running: Mapping[str, str]) -> list[str]:
+    """Names of settings that were chosen for a session and that the running one has otherwise, if there is
+    one. Settings of Spark SQL can change while a session runs, and so are never ignored.
+
+    >>> ignored_settings({"spark.master": "local[8,4]", "spark.sql.a": "1"}, {"spark.master": "local[2]"})
+    ['spark.master']
+    """
+    changeable = ("spark.sql.", "spark.app.name")
+    return [
+        key
+        for key, value in chosen.items()
+        if running and running.get(key) != value and not key.startswith(changeable)
+    ]
 
 
 @contextmanager

@@ -157,7 +157,7 @@ def to(
     """
     if merge_epochs < 0 or merge_epochs == 1:
         raise SettingError(
-            f"merge_epochs={merge_epochs}", hint="use at least 2, or 0 to merge nothing"
+            f"merge_epochs is {merge_epochs}", hint="use 2 or more, or 0 to merge nothing"
         )
     if format == "kafka" and "servers" in options:
         return kafka_topic(**options)
@@ -370,6 +370,15 @@ def held(df: DataFrame, use: Callable[[DataFrame], None]) -> None:
         forget_stage(kept)
 
 
+def late_inputs(plan: FlowPlan) -> dict[str, tuple[str, int]]:
+    """Name of an input that rows can be late for, such as "window-1" or "join-2.right" -> (step, input)."""
+    places: dict[str, tuple[str, int]] = {}
+    for step in plan.keyed:
+        sides = (".left", ".right") if len(step.plan.inputs) == 2 else ("",)
+        places |= {step.id + side: (step.id, number) for number, side in enumerate(sides)}
+    return places
+
+
 def late_sinks(
     plan: FlowPlan, sinks: Sink | dict[str, Sink] | None, output: Sink
 ) -> dict[tuple[str, int], Sink]:
@@ -379,10 +388,7 @@ def late_sinks(
     """
     if sinks is None:
         return {}
-    places: dict[str, tuple[str, int]] = {}
-    for step in plan.keyed:
-        sides = (".left", ".right") if len(step.plan.inputs) == 2 else ("",)
-        places |= {step.id + side: (step.id, number) for number, side in enumerate(sides)}
+    places = late_inputs(plan)
     if not isinstance(sinks, dict):
         if len(places) > 1:
             raise SettingError(

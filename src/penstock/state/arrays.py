@@ -1,8 +1,8 @@
-"""Arrow columns as numpy arrays and back, without copies where the memory allows it.
+"""Conversion between Arrow columns and numpy arrays, without copies where possible.
 
-Compiled kernels want plain numbers in one chunk: integers, floats, and the integers beneath dates
-and timestamps. The arrays made here look at Arrow's own memory, which nobody may change; they are
-not marked read-only all the same, since numba would compile every kernel once more for those.
+Compiled kernels need plain numbers in one chunk: integers, floats, and the integers beneath dates
+and timestamps. The arrays made here are views of Arrow's memory and must not be changed. They are not
+marked read-only, since numba would compile every kernel a second time for read-only arrays.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def physical(type: pa.DataType) -> np.dtype[Any] | None:
 
 
 class _Memory:
-    """A piece of an Arrow buffer for numpy to look at; keeps the buffer alive."""
+    """A part of an Arrow buffer as an object that numpy can view. It keeps the buffer alive."""
 
     __slots__ = ("__array_interface__", "buffer")
 
@@ -50,10 +50,10 @@ class _Memory:
 
 
 def look(buffer: pa.Buffer | None, dtype: npt.DTypeLike, start: int, count: int) -> Array:
-    """`count` values of a buffer from value `start` on.
+    """View `count` values of a buffer, starting at value `start`.
 
-    Without a copy, unless they are misaligned, as memory that came over the wire may be: kernels
-    would have to be compiled once more for that.
+    Misaligned values, as in memory received over the wire, are copied: kernels would have to be compiled
+    a second time for them.
     """
     if buffer is None or count == 0:
         return np.empty(0, dtype)
@@ -62,20 +62,20 @@ def look(buffer: pa.Buffer | None, dtype: npt.DTypeLike, start: int, count: int)
 
 
 def one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """The column as one array."""
+    """Combine the chunks of a column into one array."""
     if not isinstance(column, pa.ChunkedArray):
         return column
     if column.num_chunks == 1:
         return column.chunk(0)
     if column.num_chunks == 0:
-        # Arrow would make an empty array of a list, and import pandas for it: half a second of a host.
+        # Arrow would convert an empty list and import pandas for that, which takes half a second.
         return pa.nulls(0, column.type)
     joined = column.combine_chunks()
     return joined if isinstance(joined, pa.Array) else pa.concat_arrays(joined.chunks)
 
 
 def fixed_values(array: pa.Array) -> Array:
-    """The numbers of an array whose type has a `physical` one. Under nulls lies anything.
+    """The numbers of an array whose type has a `physical` type. Values at nulls are undefined.
 
     >>> fixed_values(pa.array([1, 2, 3], pa.date32()))
     array([1, 2, 3], dtype=int32)
@@ -91,18 +91,18 @@ def fixed_values(array: pa.Array) -> Array:
 
 
 def filled_values(array: pa.Array) -> Array:
-    """The numbers of an array, with zero (False) under nulls."""
+    """The numbers of an array, with zero (False) at nulls."""
     values, valid = fixed_values(array), valid_mask(array)
     return values if valid is None else np.where(valid, values, values.dtype.type(0))
 
 
 def valid_mask(array: pa.Array) -> Array | None:
-    """True where the array holds a value; None when it has no null at all."""
+    """A mask that is True where the array has a value; None if the array has no nulls."""
     return None if array.null_count == 0 else fixed_values(array.is_valid())
 
 
 def fixed_array(values: Array, type: pa.DataType, valid: Array | None = None) -> pa.Array:
-    """An Arrow array of a fixed-width type over these numbers; null where `valid` is False.
+    """An Arrow array of a fixed-width type from numbers, null where `valid` is False.
 
     >>> fixed_array(np.array([1, 2]), pa.timestamp("us"), np.array([True, False])).null_count
     1
@@ -116,38 +116,38 @@ def fixed_array(values: Array, type: pa.DataType, valid: Array | None = None) ->
 
 
 def pack_bits(mask: Array) -> pa.Buffer:
-    """A mask as an Arrow bitmap."""
+    """Convert a mask to an Arrow bitmap."""
     return pa.py_buffer(np.packbits(mask, bitorder="little"))
 
 
 def grown(array: Array, used: int, room: int) -> Array:
-    """A longer array, zero behind the `used` values that are kept."""
+    """A copy of the array with length `room`: the first `used` values, then zeros."""
     new = np.zeros((room, *array.shape[1:]), array.dtype)
     new[:used] = array[:used]
     return new
 
 
 def with_room(array: Array, used: int, count: int) -> Array:
-    """The array, or one at least twice as long that holds the same, with room for `count` more."""
+    """The array if it has room for `count` more values, else a copy that is at least twice as long."""
     if used + count <= len(array):
         return array
     return grown(array, used, max(used + count, 2 * len(array)))
 
 
 def more(room: int) -> int:
-    """The next size of an array that is full: half as much again."""
+    """The next size of a full array: 1.5 times as long."""
     return room + room // 2
 
 
 def indices(values: Array) -> Array:
-    """Numbers of rows or entries as kernels are compiled for them: int64 in one piece, not read-only
-    as what `np.frombuffer` makes of received bytes."""
+    """Row or entry numbers in the form that kernels are compiled for: int64, contiguous and writable
+    (`np.frombuffer` returns read-only arrays)."""
     numbers = np.ascontiguousarray(values, np.int64)
     return numbers if numbers.flags.writeable else numbers.copy()
 
 
 def ranges(starts: Array, counts: Array) -> Array:
-    """The numbers from each start on, counts[i] of them from starts[i].
+    """Concatenated ranges: counts[i] consecutive numbers from starts[i] on, for each i.
 
     >>> ranges(np.array([5, 0]), np.array([2, 3]))
     array([5, 6, 0, 1, 2])

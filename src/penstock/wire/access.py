@@ -1,10 +1,10 @@
-"""Access to the endpoints of a run: the token that they ask for, and TLS.
+"""Access to the endpoints of a run: the tokens that they require, and TLS.
 
-    courier, host, driver ──token of the run──► driver, host, live courier, service of local functions
-    `penstock ctl` ────────token of control───► driver, and there only `control_*` actions
+    courier, host, driver ──run token──────► driver, host, live courier, service of local functions
+    `penstock ctl` ─────────control token──► driver, and there only `control_*` actions
 
-A token is compared in constant time, and before a request reaches Penstock. What Flight has received of it
-by then is said in SECURITY.md.
+A token is compared in constant time, before a request reaches Penstock. SECURITY.md says how much of the
+request Flight has received by then.
 """
 
 from __future__ import annotations
@@ -26,39 +26,41 @@ from penstock.errors import ProtocolError, SettingError
 from penstock.settings import Settings, Tls
 
 CONTROL = "control_"
-"""What the names of actions begin with that only the token of control opens."""
+"""Prefix of the actions that require the control token."""
 
-# Else gRPC writes a line for every handshake that fails: a scan of ports would fill the log. It looks at this
-# when the first server or client is made.
+# Without this gRPC logs every failed handshake: a port scan would fill the log. gRPC reads the variable when
+# the first server or client is made.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 _log = logging.getLogger("penstock.access")
-_TELL_S = 60.0
-"""Seconds from one line in the log on refused requests to the next."""
+_LOG_EVERY_S = 60.0
+"""Seconds between two log lines about refused requests."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """What a client shows and a server asks for. It travels to tasks inside their functions, never in what
-    Spark writes into its event log."""
+    """The credentials that a client sends and a server requires.
+
+    They travel to tasks inside their functions, never in anything that Spark writes to its event log.
+    """
 
     token: str = field(repr=False)
     tls: Tls | None = None
     most_bytes: int = 256 << 20
-    """Bytes that the body of one request may have."""
+    """Largest body of a request, in bytes."""
 
     @staticmethod
     def new(settings: Settings) -> Access:
-        """The access to the endpoints of a run that begins."""
+        """Return the access for a new run, with a random token."""
         return Access(secrets.token_hex(16), settings.tls, int(settings.request_mb * (1 << 20)))
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """What a client sends with every call."""
+        """Headers that a client sends with every call."""
         return [(b"authorization", _shown(self.token))]
 
     def at(self, location: str) -> str:
-        """A location with the scheme that says whether TLS is spoken there.
+        """Return a location with the scheme for TLS, if TLS is on.
 
         >>> Access("t").at("grpc://host:1"), Access("t", Tls("c", "k", "a")).at("grpc://host:1")
         ('grpc://host:1', 'grpc+tls://host:1')
@@ -66,7 +68,7 @@ class Access:
         return location.replace("grpc://", "grpc+tls://", 1) if self.tls else location
 
     def server_options(self) -> dict[str, Any]:
-        """How a Flight server is made for it."""
+        """Return the arguments to create a Flight server with this access."""
         if self.tls is None:
             return {}
         pair = (_read(self.tls.certificate), _read(self.tls.key))
@@ -76,7 +78,7 @@ class Access:
         return {"tls_certificates": [pair], "verify_client": True, "root_certificates": authority}
 
     def client_options(self) -> dict[str, Any]:
-        """How a Flight client is made for it."""
+        """Return the arguments to create a Flight client with this access."""
         if self.tls is None:
             return {}
         options: dict[str, Any] = {"tls_root_certs": _read(self.tls.authority)}
@@ -88,22 +90,22 @@ class Access:
         return options
 
     def must_fit(self, size: int) -> None:
-        """Refuse a body that is too large to be looked at."""
+        """Refuse a request body that is too large."""
         if size > self.most_bytes:
             raise ProtocolError(
-                f"a request of {size} bytes, where {self.most_bytes} are let through",
+                f"a request has {size} bytes, but at most {self.most_bytes} are allowed",
                 hint="raise Settings.request_mb; an epoch with fewer rows makes smaller requests",
             )
 
 
 class Controls(fl.ServerMiddleware):  # type: ignore[misc]
-    """Marks a call with the token of control."""
+    """A mark on calls that came with the control token."""
 
 
 class TokenCheck(fl.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Lets calls with the run's token pass, and marks those with the token of control.
+    """Accepts calls with the run token, and marks those with the control token.
 
-    Anything else is refused: no token, another one, or more than one.
+    All others are refused: no token, another token, or several.
     """
 
     def __init__(
@@ -113,30 +115,30 @@ class TokenCheck(fl.ServerMiddlewareFactory):  # type: ignore[misc]
         self._run, self._control = _shown(token), _shown(control or "")
         self._has_control = bool(control)
         self._clock, self._lock = clock, threading.Lock()
-        self._refused, self._told_at = 0, -_TELL_S
+        self._refused, self._logged_at = 0, -_LOG_EVERY_S
 
     def start_call(self, info: Any, headers: dict[str, list[str]]) -> Controls | None:
         shown = headers.get("authorization", ())
-        # A header that is no text comes as bytes, or with what stands for its bytes.
-        found = shown[0] if len(shown) == 1 else b""
-        told = found.encode(errors="surrogateescape") if isinstance(found, str) else found
-        if hmac.compare_digest(told, self._run):
+        # A header that is not text comes as bytes, or as text with surrogates.
+        header = shown[0] if len(shown) == 1 else b""
+        token = header.encode(errors="surrogateescape") if isinstance(header, str) else header
+        if hmac.compare_digest(token, self._run):
             return None
-        if hmac.compare_digest(told, self._control) and self._has_control:
+        if hmac.compare_digest(token, self._control) and self._has_control:
             if info.method != fl.FlightMethod.DO_ACTION:
-                raise fl.FlightUnauthorizedError("the token of control opens actions only")
+                raise fl.FlightUnauthorizedError("the control token opens actions only")
             return Controls()
         self._note()
         raise fl.FlightUnauthenticatedError("this endpoint asks for the run's token")
 
     def _note(self) -> None:
-        """Tell of refused requests, at most once a minute: who sends them must not fill the log."""
+        """Log refused requests, at most once a minute, so that they cannot fill the log."""
         with self._lock:
             self._refused += 1
             now = self._clock()
-            if now - self._told_at < _TELL_S:
+            if now - self._logged_at < _LOG_EVERY_S:
                 return
-            refused, self._refused, self._told_at = self._refused, 0, now
+            refused, self._refused, self._logged_at = self._refused, 0, now
         _log.warning("%d requests without a valid token were refused", refused)
 
 
@@ -149,7 +151,7 @@ def _read(file: str) -> bytes:
         return Path(file).expanduser().read_bytes()
     except OSError as missing:
         raise SettingError(
-            f"the TLS file {file} cannot be read here: {missing.strerror}",
-            hint="Settings.tls names files that are on every machine of the cluster, readable by the "
+            f"the TLS file {file} cannot be read on this machine: {missing.strerror}",
+            hint="put the files of Settings.tls on every machine of the cluster, readable by the "
             "user that Spark runs as",
         ) from missing

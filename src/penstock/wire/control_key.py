@@ -1,12 +1,12 @@
-"""What opens the control of a running query: its own token, and where the user who started it keeps it.
+"""The key to control a running query: its control token, and where to find it.
 
-The checkpoint says where the driver listens, to all who can read it. The token of control is in a file below
-the user's state folder, which only that user can read; or the user has chosen it, for those who steer from
-another machine:
+The checkpoint shows everybody who can read it where the driver listens. The control token is in a file in the
+user's state folder, which only the user who started the query can read. To use `penstock ctl` from another
+machine, the user chooses a token:
 
-    PENSTOCK_CONTROL_TOKEN        the token; on the driver and where `penstock ctl` is used
-    PENSTOCK_CONTROL_TOKEN_FILE   a file that holds it; on the driver that is `Settings.control_token_file`
-    PENSTOCK_TLS_AUTHORITY        for `penstock ctl`, where the flow speaks TLS: files, as in `Tls`
+    PENSTOCK_CONTROL_TOKEN        the token, on the driver and where `penstock ctl` is used
+    PENSTOCK_CONTROL_TOKEN_FILE   a file with the token; on the driver use `Settings.control_token_file`
+    PENSTOCK_TLS_AUTHORITY        files as in `Tls`, for `penstock ctl`, if the flow uses TLS
     PENSTOCK_TLS_CERTIFICATE, PENSTOCK_TLS_KEY, PENSTOCK_TLS_NAME
 """
 
@@ -38,38 +38,41 @@ CERTIFICATE, KEY = "PENSTOCK_TLS_CERTIFICATE", "PENSTOCK_TLS_KEY"
 
 _log = logging.getLogger("penstock.query")
 _LEAST = 16
-"""Characters of a token that a user has chosen: fewer can be guessed."""
+"""Smallest number of characters of a token that a user chooses: shorter ones can be guessed."""
 _NAME = re.compile(r"[0-9A-Za-z]+-[0-9a-f]+")
 
 
 @dataclass(frozen=True)
 class ControlKey:
-    """How to reach a running query, and what to show there."""
+    """Location and credentials of a running query."""
 
     location: str
     token: str = field(repr=False)
     machine: str
-    """The driver's."""
+    """Host name of the driver's machine."""
     pid: int
     tls: Tls | None = None
 
 
 class KeyFile:
-    """The key of one start of a flow, in a file of the user's. Made by the driver and read by `penstock ctl`.
+    """A file with the key of one start of a flow. The driver writes it, and `penstock ctl` reads it.
 
-    It is below XDG_STATE_HOME or ~/.local/state, or, for a user without a home, below the folder for
-    temporary files; in a folder that is the user's own and that nobody else can look into.
+    It is in XDG_STATE_HOME or ~/.local/state, or, if the user has no home, in the folder for temporary
+    files. Its own folder belongs to the user, and nobody else can open it.
     """
 
     def __init__(self, flow: str, run: str, environ: Mapping[str, str]) -> None:
         self._name = f"{flow}-{run}"
         if not _NAME.fullmatch(self._name):
-            raise SettingError(f"{self._name!r} does not name a start of a flow")
+            raise SettingError(
+                f"{self._name!r} is not a valid name for a start of a flow",
+                hint="check the checkpoint: its entry on the running query is damaged",
+            )
         self._folders = _folders(environ)
         self._kept: Path | None = None
 
     def keep(self, key: ControlKey) -> None:
-        """Write the key. Where that is not possible, a flow runs all the same, and the log says so."""
+        """Write the key. If that is not possible, log a warning: the flow runs anyway."""
         problem = ""
         for folder in self._folders:
             try:
@@ -83,12 +86,12 @@ class KeyFile:
             self._kept = file
             return
         _log.warning(
-            "`penstock ctl` needs %s or %s for this query: its token cannot be kept here: %s",
+            "set %s or %s to use `penstock ctl` with this query: its token cannot be saved: %s",
             *(TOKEN, TOKEN_FILE, problem),
         )
 
     def read(self) -> ControlKey | None:
-        """The key, if it is this user's, and on this machine."""
+        """Return the key; None if it is another user's or on another machine."""
         for folder in self._folders:
             with suppress(OSError, PenstockError):
                 _must_be_own(folder)
@@ -96,44 +99,45 @@ class KeyFile:
         return None
 
     def remove(self) -> None:
-        """The query ends."""
+        """Delete the file when the query ends."""
         if self._kept is not None:
             self._kept.unlink(missing_ok=True)
 
 
 def control_token(settings: Settings, environ: Mapping[str, str]) -> str:
-    """The token of control of a flow that begins: the one that the user has chosen, or a random one."""
+    """Return the control token for a new start of a flow: the one that the user has set, or a random one."""
     return _chosen(settings.control_token_file, environ) or secrets.token_hex(16)
 
 
 def key_of(control: Mapping[str, Any], environ: Mapping[str, str]) -> ControlKey:
-    """How to reach the query that its checkpoint tells this of."""
+    """Return the key of a running query. `control` is the checkpoint's entry on that query."""
     location, pid = str(control["location"]), int(control["pid"])
     kept = None
     if "flow" in control and "run" in control:
         kept = KeyFile(str(control["flow"]), str(control["run"]), environ).read()
     chosen = _chosen(environ.get(TOKEN_FILE), environ)
     if chosen is None and kept is not None:
-        return kept  # with its own location: who can write the checkpoint does not get the token
+        # Its own location is used, so that nobody gets the token by writing another one to the checkpoint.
+        return kept
     if chosen is None:
         raise SettingError(
-            f"the token of control of the query at {location} is not here",
-            hint="ask as the user who started it, on the driver's machine; or start the flow with "
+            f"no control token found for the query at {location}",
+            hint="run this as the user who started it, on the driver's machine; or start the flow with "
             f"Settings(control_token_file=...) or {TOKEN}, and set {TOKEN} or {TOKEN_FILE} here to the same",
         )
     tls = _tls(environ) or (None if kept is None else kept.tls)
     if location.startswith("grpc+tls:") != (tls is not None):
         raise SettingError(
-            f"the query at {location} speaks {'no TLS' if tls else 'TLS'}",
+            f"the query at {location} uses {'no TLS' if tls else 'TLS'}",
             hint=f"unset {AUTHORITY}"
             if tls
-            else f"set {AUTHORITY}, {CERTIFICATE} and {KEY} to files here",
+            else f"set {AUTHORITY}, {CERTIFICATE} and {KEY} to files on this machine",
         )
     return ControlKey(location, chosen, "", pid, tls)
 
 
 def access_of(key: ControlKey) -> Access:
-    """What `penstock ctl` shows."""
+    """Return the credentials that `penstock ctl` uses."""
     return Access(key.token, key.tls)
 
 
@@ -145,14 +149,14 @@ def _tls(environ: Mapping[str, str]) -> Tls | None:
 
 
 def _chosen(file: str | None, environ: Mapping[str, str]) -> str | None:
-    """The token that a user has chosen, by a file or else by the environment."""
+    """Return the token that a user has set, in a file or else in the environment; None if there is none."""
     if file:
         try:
             token, where = Path(file).expanduser().read_text().strip(), file
         except (OSError, UnicodeDecodeError) as refused:
             raise SettingError(
-                f"the token of control cannot be read from {file}: {refused}",
-                hint="write it into the file, as one line of text",
+                f"the control token cannot be read from {file}: {refused}",
+                hint="write the token into the file, as one line of text",
             ) from refused
     else:
         token, where = environ.get(TOKEN, ""), TOKEN
@@ -160,41 +164,41 @@ def _chosen(file: str | None, environ: Mapping[str, str]) -> str | None:
             return None
     if len(token) < _LEAST or not re.fullmatch(r"[!-~]+", token):
         raise SettingError(
-            f"the token of control in {where} has {len(token)} characters, or some that are not letters, "
-            "digits or signs of ASCII",
+            f"the control token in {where} has {len(token)} characters: it needs {_LEAST} or more, and only "
+            "ASCII letters, digits and punctuation",
             hint=f"use {_LEAST} random characters or more, such as those of `openssl rand -hex 16`",
         )
     return token
 
 
 def _folders(environ: Mapping[str, str]) -> list[Path]:
-    """Where keys may be, the best place first."""
+    """Return the folders where keys may be, the preferred one first."""
     home = environ.get("HOME", "")
     state = environ.get("XDG_STATE_HOME") or (f"{home}/.local/state" if home else "")
-    found = [Path(state) / "penstock" / "control"] if os.path.isabs(state) else []
-    return [*found, Path(tempfile.gettempdir()) / f"penstock-{os.geteuid()}"]
+    own = [Path(state) / "penstock" / "control"] if os.path.isabs(state) else []
+    return [*own, Path(tempfile.gettempdir()) / f"penstock-{os.geteuid()}"]
 
 
 def _settle(folder: Path) -> None:
-    """Make the folder, for nobody else; what another user has made in its place is not used."""
+    """Create the folder, for this user only. Refuse one that another user has created."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _must_be_own(folder)
 
 
 def _must_be_own(folder: Path) -> None:
-    found = os.lstat(folder)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{folder} is open to other users")
+    info = os.lstat(folder)
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o077:
+        raise PermissionError(f"{folder} is open to other users, or not a folder of this user")
 
 
 def _write(file: Path, data: bytes) -> None:
-    how = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    with os.fdopen(os.open(file, how, 0o600), "wb") as opened:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with os.fdopen(os.open(file, flags, 0o600), "wb") as opened:
         opened.write(data)
 
 
 def _tidy(folder: Path) -> None:
-    """Remove the keys of drivers of this machine that were killed."""
+    """Remove the keys of killed drivers on this machine."""
     for file in folder.glob("*-*.json"):
         with suppress(OSError, PenstockError):
             key = codec.decode(file.read_bytes(), ControlKey)

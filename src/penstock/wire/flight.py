@@ -5,11 +5,12 @@ A `PenstockError` raised in a handler reaches the caller as the same kind of err
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -25,31 +26,34 @@ from penstock.wire.silence import Silences
 T = TypeVar("T")
 
 PING = "ping"
-"""The action by which every server shows that it answers, to any of its tokens."""
+"""Name of the action that every server answers, with any of its tokens."""
 COUNTED_ON = "counted_on"
-"""The action by which the driver says whether it still counts on hosts, by their locations, and on a run."""
+"""Name of the driver's action that tells whether it still relies on hosts, by location, and on a run."""
 
 _UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 _CUT_MS = 5_000
-"""Milliseconds without a sign that bytes arrive after which a connection is broken off. A network that drops
-packets tells nobody: without this, calls and streams would hang for minutes, also when it is whole again."""
+"""Milliseconds without acknowledged bytes after which a connection is closed.
+
+A network that drops packets reports no error. Without this timeout, calls and streams would hang for minutes,
+even after the network has recovered.
+"""
 _NOTICES_CUTS = [
-    # Not for its pings, which servers allow every five minutes at most: with it gRPC has the system watch
-    # for bytes that nobody acknowledges, for as long as the next one says.
+    # This is not for the pings, which servers allow at most every five minutes. It makes gRPC ask the system
+    # to close a connection whose bytes are not acknowledged for as long as the next option says.
     ("grpc.keepalive_time_ms", 5 * 60_000),
     ("grpc.keepalive_timeout_ms", _CUT_MS),
-    # One try to connect may take so long; after one that failed, the next begins soon, not in two minutes.
+    # Time for one attempt to connect. After a failure the next attempt begins soon, not after two minutes.
     ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 ]
 _ASK_MS = 1_000
-"""Timeout of a question whether somebody answers."""
+"""Timeout of a ping, in milliseconds."""
 
 
 @contextmanager
 def telling_errors() -> Iterator[None]:
-    """Turn an error of the handler into a Flight error that `Endpoint` turns back."""
+    """Turn an error of the handler into a Flight error, which `Endpoint` turns back."""
     try:
         yield
     except fl.FlightError:
@@ -57,19 +61,19 @@ def telling_errors() -> Iterator[None]:
     except PenstockError as error:
         raise fl.FlightServerError(errors.to_wire(error)) from None
     except Exception as defect:
-        # Told as it is, so that nobody takes a host that answers for a lost one.
-        told = PenstockError(f"a host failed with {type(defect).__name__}: {defect}")
-        raise fl.FlightServerError(errors.to_wire(told)) from defect
+        # Sent as an error of its own, so that a host that answers does not look lost.
+        failure = PenstockError(f"a host failed with {type(defect).__name__}: {defect}")
+        raise fl.FlightServerError(errors.to_wire(failure)) from defect
 
 
 class TokenServer(fl.FlightServerBase):  # type: ignore[misc]
-    """A Flight server whose actions are methods: a JSON object in, a value that the codec takes out.
+    """A Flight server whose actions are functions: a JSON object in, a value that the codec can encode out.
 
-    Handlers run in Flight's own threads; a subclass does its own locking.
+    Handlers run in Flight's own threads. A subclass does its own locking.
     """
 
     def __init__(self, listen: Listen, access: Access, control: str | None = None) -> None:
-        """`control` is the token that opens `control_*` actions, and nothing else does."""
+        """Start the server. `control_*` actions require the token `control`; all others the run token."""
         self._listen, self._access = listen, access
         options = access.server_options() | {
             "middleware": {"token": TokenCheck(access.token, control)}
@@ -78,7 +82,7 @@ class TokenServer(fl.FlightServerBase):  # type: ignore[misc]
         listen.open(lambda location: begin(access.at(location), **options))
         self.actions: dict[str, Callable[[dict[str, Any]], Any]] = {}
         self.takes: dict[str, type] = {}
-        """Action -> what it takes (see `wire.orders`); it is checked before the action is done."""
+        """Action -> type of its arguments (see `wire.orders`), which are checked before the action runs."""
 
     @property
     def location(self) -> str:
@@ -91,7 +95,10 @@ class TokenServer(fl.FlightServerBase):  # type: ignore[misc]
             self._must_be_allowed(context, action.type)
             handler = self.actions.get(action.type)
             if handler is None:
-                raise errors.ProtocolError(f"no action {action.type!r} here")
+                raise errors.ProtocolError(
+                    f"unknown action {action.type!r}",
+                    hint="run the same version of Penstock everywhere",
+                )
             self._access.must_fit(action.body.size)
             facts = codec.decode(action.body.to_pybytes(), dict[str, Any])
             if action.type in self.takes:
@@ -99,13 +106,13 @@ class TokenServer(fl.FlightServerBase):  # type: ignore[misc]
             return [codec.encode(handler(facts))]
 
     def _must_be_allowed(self, context: Any, action: str) -> None:
-        """Each of the two tokens opens its own actions."""
+        """Refuse an action that does not belong to the call's token."""
         if action.startswith(CONTROL) != (context.get_middleware("token") is not None):
             raise fl.FlightUnauthorizedError(f"this token does not open the action {action}")
 
 
 def client(location: str, access: Access) -> fl.FlightClient:
-    """A bare client of one server; calls want the `headers` of the access, too."""
+    """Return a plain Flight client of one server. Its calls must also send the `headers` of the access."""
     options = _UNLIMITED + _NOTICES_CUTS
     return fl.FlightClient(location, generic_options=options, **access.client_options())
 
@@ -120,22 +127,21 @@ class Endpoint:
         self._calls, self._lock = set[object](), threading.Lock()
         self._closed = False
         self.greeted = False
-        """Whether it has answered, on the connection that there is."""
+        """Whether the server has answered on the current connection."""
 
     @property
     def busy(self) -> bool:
-        """Whether a call is under way."""
+        """Whether a call is running."""
         return bool(self._calls)
 
     def greet(self, timeout_ms: int) -> None:
-        """Wait for a first answer, once: a conversation that begins before there is a connection cannot
-        be broken off."""
+        """Wait for a first answer, once. A stream opened without a connection could not be cancelled."""
         if not self.greeted:
             self.call(PING, timeout_ms)
             self.greeted = True
 
     def call(self, action: str, timeout_ms: int, **arguments: Any) -> Any:
-        """Ask for an action and wait for its answer."""
+        """Call an action and wait for its answer."""
         with self.hearing_errors():
             body = codec.encode(arguments)
             results = self._client.do_action(fl.Action(action, body), self._options(timeout_ms))
@@ -145,8 +151,10 @@ class Endpoint:
     def exchange(
         self, header: bytes, timeout_ms: int | None
     ) -> Iterator[tuple[fl.FlightStreamWriter, fl.FlightStreamReader]]:
-        """A conversation in batches; without a time-out it lasts as long as both want. Leaving it early
-        breaks it off."""
+        """Open a two-way stream of batches. Without a timeout it stays open as long as both sides want.
+
+        Leaving the context with an error cancels it.
+        """
         descriptor = fl.FlightDescriptor.for_command(header)
         with self.hearing_errors():
             writer, reader = self._client.do_exchange(descriptor, self._options(timeout_ms))
@@ -154,12 +162,14 @@ class Endpoint:
                 yield writer, reader
             except BaseException:
                 reader.cancel()
+                with suppress(Exception):  # else Arrow complains of the broken stream on stderr
+                    writer.close()
                 raise
             writer.close()
 
     @contextmanager
     def get(self, ticket: bytes, timeout_ms: int) -> Iterator[fl.FlightStreamReader]:
-        """A stream of batches, as it comes. Leaving it early breaks it off."""
+        """Open a stream of batches to read. Leaving the context with an error cancels it."""
         with self.hearing_errors():
             reader = self._client.do_get(fl.Ticket(ticket), self._options(timeout_ms))
             try:
@@ -169,7 +179,7 @@ class Endpoint:
                 raise
 
     def close(self) -> None:
-        """Let go of the connection, once calls under way have ended; those from here on find nobody."""
+        """Close the connection as soon as running calls have ended. Later calls raise HostLostError."""
         with self._lock:
             self._closed = True
             if not self._calls:
@@ -181,7 +191,7 @@ class Endpoint:
 
     @contextmanager
     def hearing_errors(self) -> Iterator[None]:
-        """Turn what Flight raises into the error that the other side told, or into its loss."""
+        """Turn Flight's errors into the error that the other side raised, or into HostLostError."""
         call = object()
         with self._lock:
             if self._closed:
@@ -192,9 +202,9 @@ class Endpoint:
         try:
             yield
         except (pa.ArrowException, OSError) as failed:
-            told = errors.find(str(failed))
-            if told is not None:
-                raise told from None
+            raised = errors.find(str(failed))
+            if raised is not None:
+                raise raised from None
             if self._closed or isinstance(failed, fl.FlightError | OSError):
                 self.greeted = False
                 raise HostLostError(
@@ -205,15 +215,15 @@ class Endpoint:
         finally:
             with self._lock:
                 self._calls.discard(call)
-                # Arrow crashes where a connection is closed under a call.
+                # Arrow crashes if a connection is closed during a call.
                 if self._closed and not self._calls:
                     self._client.close()
 
 
 def greet_all(endpoints: Iterable[Endpoint], timeout_ms: int) -> None:
-    """Wait for a first answer of all; raises an error that names all that gave none."""
-    strangers = [endpoint for endpoint in endpoints if not endpoint.greeted]
-    greetings = {e: in_own_thread(partial(e.greet, timeout_ms), "greet") for e in strangers}
+    """Wait for a first answer of each endpoint. Raise an error that names all that did not answer."""
+    new = [endpoint for endpoint in endpoints if not endpoint.greeted]
+    greetings = {e: in_own_thread(partial(e.greet, timeout_ms), "greet") for e in new}
     errors = {e.location: greeting.exception() for e, greeting in greetings.items()}
     silent = [location for location, error in errors.items() if isinstance(error, HostLostError)]
     if silent:
@@ -223,36 +233,38 @@ def greet_all(endpoints: Iterable[Endpoint], timeout_ms: int) -> None:
 
 
 def no_answer(locations: Iterable[str], silent_ms: float) -> HostLostError:
-    """The error that nobody answers at these locations."""
+    """Return the error for locations that have not answered for this many milliseconds."""
     at = " ".join(locations)
     return HostLostError(f"no answer from {at} for {silent_ms / 1000:.0f} s", location=at)
 
 
 class AnswerWatch:
-    """Asks others whether they answer, and counts how long each has not. For whoever waits for them in a
-    call or a stream that cannot tell."""
+    """Pings endpoints, and measures how long each has not answered.
+
+    It helps to notice a lost host during a call or a stream that would just hang.
+    """
 
     def __init__(self, endpoints: Iterable[Endpoint], lost_ms: float, every_s: float) -> None:
-        """`every_s`: seconds from one `ask` to the next."""
+        """Watch these endpoints. `every_s` is the number of seconds between two calls of `ask`."""
         self._endpoints, self._lost_ms = tuple(endpoints), lost_ms
         self._answers = {endpoint.location: 0 for endpoint in self._endpoints}
         self._silences = Silences[str](every_s * 1000 + _ASK_MS)
 
     def ask(self) -> None:
-        """Ask all; raises an error that names those that do not answer, when one has not for too long."""
-        asked = {e: in_own_thread(partial(e.call, PING, _ASK_MS), "ask") for e in self._endpoints}
-        for endpoint, ping in asked.items():
+        """Ping all endpoints. If one was silent for `lost_ms`, raise an error that names the silent ones."""
+        pings = {e: in_own_thread(partial(e.call, PING, _ASK_MS), "ask") for e in self._endpoints}
+        for endpoint, ping in pings.items():
             if ping.exception() is None:
                 self._answers[endpoint.location] += 1
         silent = self._silences.tick(time.monotonic() * 1000, self._answers)
         longest_ms = max(silent.values(), default=0.0)
         if longest_ms > self._lost_ms:
-            # Those that share its machine may have been heard a moment longer.
+            # Others on the same machine may have answered a moment longer.
             raise no_answer((at for at, ms in silent.items() if ms > longest_ms / 2), longest_ms)
 
 
 def in_own_thread(work: Callable[[], T], name: str) -> Future[T]:
-    """Begin a call that may be left alone: most cannot be broken off, and a host may never answer."""
+    """Run a call in its own thread, so that the caller can abandon it: a host may never answer."""
     outcome: Future[T] = Future()
 
     def run() -> None:
@@ -265,22 +277,22 @@ def in_own_thread(work: Callable[[], T], name: str) -> Future[T]:
     return outcome
 
 
-def counted_on(driver: Endpoint, timeout_ms: int = _ASK_MS, **what: Any) -> bool:
-    """Whether the driver counts on these `locations`, and on this `epoch` and `run`, if they are named.
+def counted_on(driver: Endpoint, timeout_ms: int = _ASK_MS, **facts: Any) -> bool:
+    """Ask the driver whether it still relies on these `locations`, and on this `epoch` and `run`, if given.
 
-    A driver that does not answer has not said no.
+    True if the driver does not answer.
     """
     try:
-        return bool(driver.call(COUNTED_ON, timeout_ms, **what))
+        return bool(driver.call(COUNTED_ON, timeout_ms, **facts))
     except PenstockError:
         return True
 
 
 class Endpoints:
-    """The clients of many servers, each connected once. Safe to use from several threads.
+    """A cache of clients, one for each server. Safe to use from several threads.
 
-    Servers come and go, and with them locations and tokens: what nobody has used for a while is
-    closed when another one is connected.
+    Servers come and go, and with them locations and tokens. A client that was not used for a while is
+    closed when another one connects.
     """
 
     def __init__(
@@ -297,13 +309,13 @@ class Endpoints:
         return len(self._known)
 
     def at(self, location: str, access: Access | None = None) -> Endpoint:
-        """The client of a server; with its own access, if these do not have one in common."""
+        """Return the client of a server, with this access or the one that all clients share."""
         place, now = (location, access or self._access), self._clock()
         with self._lock:
-            found = self._known.get(place)
-            if found is None:
+            cached = self._known.get(place)
+            if cached is None:
                 self._close_idle(now)
-            endpoint = Endpoint(*place) if found is None else found[0]
+            endpoint = Endpoint(*place) if cached is None else cached[0]
             self._known[place] = (endpoint, now)
         return endpoint
 
@@ -321,4 +333,13 @@ class Endpoints:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0][:300]
+    """What went wrong, without what Flight and gRPC put around it.
+
+    >>> _first_line(OSError("Flight returned unavailable error, with message: Socket closed. gRPC client \
+debug context: UNAVAILABLE:Socket closed"))
+    'Socket closed'
+    """
+    line = str(error).strip().split("\n")[0]
+    line = re.sub(r"^Flight returned \w+ error, with message: ", "", line)
+    line = re.sub(r"^failed to connect to all addresses; last error: \w+: \S+ ", "", line)
+    return line.split(". gRPC client debug context")[0][:300]

@@ -1,10 +1,11 @@
-"""What goes over a lasting stream between a courier and a host, and what the driver tells couriers.
+"""Messages of live runs: between couriers and hosts, and between couriers and the driver.
 
-A stream lasts for a run: the time from one start, or recovery, of a flow's couriers to the next. A frame is
-a record batch with metadata, or metadata alone. Flight lets a stream have batches of one schema: one of
-another schema is packed into the metadata, behind the frame. Control messages are numbered by the driver,
-in one sequence for a run; every courier puts every message between its chunks, in that order, so that a
-message is a point of the stream.
+A stream between a courier and a host lasts for a run: the time from one start, or recovery, of a flow's
+couriers to the next. A frame is a record batch with metadata, or metadata alone. A Flight stream has batches
+of one schema only. A batch of another schema is packed into the metadata, after the frame.
+
+The driver numbers control messages in one sequence for a run. Every courier puts every message between its
+chunks, in that order, so that a message marks a point in each stream.
 """
 
 from __future__ import annotations
@@ -22,62 +23,64 @@ from penstock.errors import ProtocolError
 from penstock.plan.epoch import Offload, RouteTable
 
 _PACKED = b"\n"
-"""What parts a frame, which is JSON on one line, from a batch that is packed behind it."""
+"""Separator between a frame, which is JSON on one line, and the batch that is packed after it."""
 
 
 @dataclass(frozen=True)
 class StreamHeader:
-    """Names one courier's stream to one host of a step, in one run."""
+    """The header of one courier's stream to one host of a step, in one run."""
 
     step: str
     run: int
     courier: int
     couriers: int
-    """How many couriers the run has: a host aligns the streams of all of them."""
+    """Number of couriers in the run. A host aligns the streams of all of them."""
     after: int = -1
-    """The newest control message before the stream's first frame: a host that joins in the middle of a run
-    gets only those behind it."""
+    """Number of the newest control message before the stream's first frame.
+
+    A host that joins in the middle of a run gets only later messages.
+    """
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Records of a step that go together."""
+    """Records for a step that are sent and applied together."""
 
     number: int
-    """Counts the chunks of a courier to a step, to whatever hosts they go."""
+    """Serial number among a courier's chunks for the step, over all hosts."""
     kind: str
-    """What its records are: rows of the step's input, or partial states."""
+    """Kind of its records: rows of the step's input, or partial states."""
 
 
 @dataclass(frozen=True)
 class Time:
-    """How far event time has come in what a courier sends to a step."""
+    """Progress of event time in the rows that a courier sends to a step."""
 
     watermark_ms: int | None
-    """None: not known yet, which holds the step back."""
+    """Watermark in milliseconds since 1970; None if unknown, which holds the step back."""
     idle: bool = False
-    """All that the courier reads for the step is quiet: it holds nobody back."""
+    """Whether all sources that the courier reads for the step are idle, so that it holds nobody back."""
     final: bool = False
-    """No more rows will come from this courier, and windows need not wait for any."""
+    """Whether this courier will send no more rows, so that windows need not wait for any."""
 
 
 @dataclass(frozen=True)
 class CheckpointMessage:
-    """What lies before it belongs to this epoch, what lies behind it to the next one."""
+    """The end of an epoch: rows before it belong to this epoch, rows after it to the next one."""
 
     number: int
     epoch: int
     durable: int
-    """The newest epoch that has a manifest: what is older can no longer be asked back."""
+    """Newest epoch that has a manifest. Nobody rolls back to an older one."""
     last: bool = False
-    """Couriers send nothing behind it in this run, so that nothing leaves twice when the next one begins."""
+    """Whether couriers send nothing after it in this run, so that the next run sends nothing twice."""
     closes: bool = False
-    """All input has ended, and no slot changes hands behind it: windows that are open close."""
+    """Whether all input has ended and no slot moves any more, so that open windows close."""
 
 
 @dataclass(frozen=True)
 class Handing:
-    """Slots that go from one host of a step to another."""
+    """Slots that move from one host of a step to another."""
 
     slots: tuple[int, ...]
     source: str
@@ -88,19 +91,20 @@ class Handing:
 
 @dataclass(frozen=True)
 class Reroute:
-    """From here on, rows of these slots go to other hosts."""
+    """An order to send rows of these slots to other hosts from this point of the stream on."""
 
     number: int
     step: str
     handings: tuple[Handing, ...]
     whole: bool = False
-    """Rows of a slot wait until all of it has come; else until their own keys have."""
+    """Whether rows of a slot wait for the whole slot, and not only for their own keys."""
     trickle_mb_s: float = 0.0
+    """Rate of background fetching, in megabytes per second; 0: entries are fetched on demand only."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """From here on a host, which owns nothing any more, is not among those of its step."""
+    """Notice that a host, which owns no slots any more, leaves its step at this point of the stream."""
 
     number: int
     step: str
@@ -109,7 +113,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Message:
-    """One control message of the driver: just one of these."""
+    """One control message of the driver. Exactly one field is set."""
 
     checkpoint: CheckpointMessage | None = None
     reroute: Reroute | None = None
@@ -117,25 +121,25 @@ class Message:
 
     @property
     def number(self) -> int:
-        """Its place in the run's sequence."""
-        told = self.checkpoint or self.reroute or self.part
-        assert told is not None
-        return told.number
+        """Number of the message in the run's sequence."""
+        content = self.checkpoint or self.reroute or self.part
+        assert content is not None
+        return content.number
 
 
 @dataclass(frozen=True)
 class Frame:
-    """From a courier to a host: just one of these; a chunk comes with its record batch."""
+    """A frame from a courier to a host. Exactly one field is set. A chunk comes with its record batch."""
 
     chunk: Chunk | None = None
     time: Time | None = None
     message: Message | None = None
     leave: bool = False
-    """The courier's sources have ended: it sends nothing more, and nobody waits for it."""
+    """Whether the courier leaves because its sources have ended: it sends nothing more."""
 
 
 def pack(frame: bytes, batch: pa.RecordBatch) -> bytes:
-    """Metadata that holds an encoded frame, and a batch of another schema than the stream's."""
+    """Pack an encoded frame, and a batch with another schema than the stream's, into metadata."""
     sink = pa.BufferOutputStream()
     sink.write(frame + _PACKED)
     with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -145,7 +149,7 @@ def pack(frame: bytes, batch: pa.RecordBatch) -> bytes:
 
 
 def unpack(metadata: pa.Buffer) -> tuple[Frame, pa.RecordBatch | None]:
-    """The frame in a frame's metadata, and the batch that is packed behind it, if any.
+    """Return the frame in metadata, and the batch that is packed after it, if there is one.
 
     >>> rows = pa.record_batch({"k": [1, 2]})
     >>> frame = Frame(chunk=Chunk(7, "partials"))
@@ -163,40 +167,42 @@ def unpack(metadata: pa.Buffer) -> tuple[Frame, pa.RecordBatch | None]:
         with pa.ipc.open_stream(metadata.slice(end + len(_PACKED))) as reader:
             (batch,) = reader
         batch.validate(full=True)
-        _ = batch.schema.names  # text, or not
+        _ = batch.schema.names  # fails if a name is not valid text
     except (pa.ArrowException, OSError, ValueError) as wrong:
-        raise ProtocolError(f"the records behind a frame cannot be read: {wrong}") from wrong
+        raise ProtocolError(f"the records packed into a frame cannot be read: {wrong}") from wrong
     return frame, batch
 
 
 @dataclass(frozen=True)
 class Back:
-    """From a host to a courier, alone or beside a batch of the step's output, which it is behind."""
+    """A message from a host to a courier, alone or after a batch of the step's output."""
 
     took: int | None = None
-    """All chunks of this courier up to this one have been applied."""
+    """Number of the chunk up to which all of this courier's chunks were applied; None: unchanged."""
     done: tuple[int, ...] = ()
-    """Later chunks that have been applied since the host last told: older ones wait for state."""
+    """Numbers of later chunks that were applied since the last message, while older ones wait for state."""
     watermark_ms: int | None = None
-    """What the host has fired up to, if that has changed."""
+    """Watermark that the host has reached, in milliseconds since 1970; None: unchanged."""
     message: int | None = None
-    """The control message that the host has acted on: all that came before it has been answered."""
+    """Number of a control message that took effect. All rows before it were answered."""
     caught_up: int | None = None
-    """A reroute that the host has acted on, and all of whose slots it has fired as far as its watermark says:
-    they may come from a host that was not so far."""
+    """Number of a reroute after which all slots have fired up to the host's watermark.
+
+    The slots may come from a host with an earlier watermark.
+    """
     busy_us: int = 0
-    """Time that the host worked since it last told, in microseconds."""
+    """Microseconds that the host has worked since its last message."""
     aside: dict[str, Any] | None = None
-    """Dead letters of the round, and late rows: an `exchange.aside.Aside` as plain facts."""
+    """Dead letters and late rows of the round: an `exchange.aside.Aside` as plain facts."""
     final: bool = False
-    """All input of the step has ended, and all that it had to give is before this."""
+    """Whether all input of the step has ended, and all its output was sent before this."""
     error: str | None = None
-    """Why the host has given the run up, as `errors.to_wire` puts it: the courier is to break off."""
+    """Error, from `errors.to_wire`, for which the host has given up the run. The courier must stop, too."""
 
 
 @dataclass(frozen=True)
 class HostPlace:
-    """A host of a step, and where it listens."""
+    """A host of a step, and its location."""
 
     host: str
     location: str
@@ -204,114 +210,120 @@ class HostPlace:
 
 @dataclass(frozen=True)
 class LiveStep:
-    """Who serves a keyed step when a run begins."""
+    """The hosts of a keyed step when a run begins."""
 
     step: str
     routes: RouteTable
     hosts: tuple[HostPlace, ...]
-    """All of its hosts, those that own nothing too; `routes.hosts` are among them."""
+    """All hosts of the step, including those that own no slots; `routes.hosts` are among them."""
     watermark_ms: int | None = None
-    """What the step's hosts have fired up to, as the manifest says."""
+    """Watermark that the step's hosts had reached at the manifest, in milliseconds since 1970."""
 
 
 @dataclass(frozen=True)
 class LiveOrder:
-    """What a courier is to do in a run."""
+    """The driver's order to a courier to begin a run."""
 
     run: int
     courier: int
     couriers: int
     epoch: int
-    """The epoch that is under way: the one after the newest manifest."""
+    """First epoch of the run: the one after the newest manifest."""
     steps: tuple[LiveStep, ...]
     positions: dict[int, dict[str, Any]]
-    """Source, by number -> its partitions that this courier reads, and where they go on."""
+    """Source, by number -> partition that this courier reads -> offset to start at."""
     event_times: list[list[Any]] = field(default_factory=list)
-    """How far each partition had come, as `plan.watermarks.known_rows` gives it."""
+    """Newest event time of each partition, from `plan.watermarks.known_rows`."""
     time_ms: int = 0
-    """When the run begins: the time of day is not before this. The same for all couriers, and higher for a
-    later run."""
+    """Start of the run, and earliest time of day in it, in milliseconds since 1970.
+
+    It is the same for all couriers, and higher for a later run.
+    """
     earlier: tuple[tuple[int, int], ...] = ()
-    """Runs before this one that began with an earlier epoch: when, and with which one; newest first."""
+    """(start, first epoch) of earlier runs that began with an earlier epoch, newest first."""
     count_ms: int = 0
-    """Milliseconds from one report of counts to the next; 0: nobody wants any."""
+    """Milliseconds between two reports of counts; 0: no reports."""
 
 
 @dataclass(frozen=True)
 class StepGuide:
-    """What couriers do with rows of a keyed step, until they are told otherwise. It changes who does the
-    work, never what comes of it: so it holds from whatever chunk on, and is no numbered message."""
+    """Instructions to couriers for the rows of a keyed step, valid until the next ones.
+
+    They change who does the work, but not its result. So they may take effect at any chunk, and are not a
+    numbered message.
+    """
 
     step: str
     watched: tuple[int, ...] = ()
-    """Slots whose keys couriers count: one of them may be hotter than a host can take."""
+    """Slots whose keys couriers count, because one key may have more rows than a host can take."""
     two_stage: bool = False
-    """Whether couriers combine the rows of each key in a chunk, where the step's state merges."""
+    """Whether couriers combine the rows of each key in a chunk, if the step's state can be merged."""
     offload: Offload | None = None
-    """Rows that go to burst workers; None: none."""
+    """Rows that go to burst workers; None: no rows."""
 
 
 @dataclass(frozen=True)
 class Guides:
-    """What couriers do with rows of all keyed steps; a step that is not among these goes unguided."""
+    """Instructions to couriers for all keyed steps. A step that is missing here has none."""
 
     steps: tuple[StepGuide, ...] = ()
     reach: str | None = None
     """How couriers reach burst workers, as text; None: there are none."""
 
     def of(self, step: str) -> StepGuide:
-        """The guide of one step."""
+        """Return the guide of one step."""
         return next((guide for guide in self.steps if guide.step == step), StepGuide(step))
 
 
 @dataclass(frozen=True)
 class EpochPassed:
-    """A courier's part of a checkpoint: all of the epoch is through the steps and in the sink."""
+    """A courier's part of a checkpoint: its rows of the epoch have passed all steps and are in the sink."""
 
     run: int
     epoch: int
     courier: int
     positions: dict[int, dict[str, Any]]
-    """Source -> partition -> where the next epoch begins."""
+    """Source -> partition -> offset at which the next epoch begins."""
     seen: dict[str, Any] = field(default_factory=dict)
-    """What it read and sent in the epoch, as `wire.report.Seen`."""
+    """Report of the rows read and sent in the epoch, as `wire.report.Seen`."""
     aside: dict[str, Any] | None = None
+    """Dead letters and late rows, as `exchange.aside.Aside`."""
     ended: bool = False
-    """All its sources have ended, with this epoch."""
+    """Whether all its sources have ended with this epoch."""
     closed: bool = False
-    """All that hosts had to give when windows closed is through, with this epoch."""
+    """Whether the rows of all closed windows were delivered with this epoch."""
     busy_ms: float = 0.0
-    """Time on a core that the courier's threads have taken since it last told, in milliseconds."""
+    """CPU time of the courier's threads since its last report, in milliseconds."""
     rows: dict[int, dict[str, int]] = field(default_factory=dict)
-    """Source -> partition -> rows that were read in the epoch."""
+    """Source -> partition -> number of rows read in the epoch."""
     lag_ms: float = 0.0
     """Age of the newest row when it was last read, in milliseconds."""
 
 
 @dataclass(frozen=True, eq=False)
 class StepCounts:
-    """A courier's counts of one step since its run began. Arrays are by slot."""
+    """A courier's counts for one step since its run began. Arrays are indexed by slot."""
 
     step: str
     arrived: npt.NDArray[np.int64]
-    """Records that were sent to hosts."""
+    """Number of records sent to hosts."""
     completed: npt.NDArray[np.int64]
-    """Records among them that hosts have applied."""
+    """Number of those records that hosts have applied."""
     latency_us: npt.NDArray[np.float64]
-    """Sum of the latencies of those, in microseconds: from arrival until they were applied."""
+    """Sum of the applied records' latencies, in microseconds, from arrival until they were applied."""
     done: dict[str, int]
-    """Host -> its records that it has applied."""
+    """Host -> number of this courier's records that it has applied."""
     busy_us: dict[str, int]
-    """Host -> time that it has worked, for all couriers, in microseconds."""
+    """Host -> microseconds that it has worked, for all couriers."""
     oldest_us: dict[str, int]
-    """Host -> age of the oldest records that it has not applied, in microseconds."""
+    """Host -> age of the oldest record that it has not applied, in microseconds."""
     waiting: int = 0
-    """Rows that are known to have arrived and that were not sent yet."""
+    """Number of rows that have arrived and were not sent yet."""
 
 
 @dataclass(frozen=True, eq=False)
 class CourierCounts:
-    """What a courier of a run has counted, step by step."""
+    """A courier's counts in a run, for each step."""
 
     run: int
     courier: int
@@ -319,7 +331,7 @@ class CourierCounts:
 
 
 def output_courier(host: str, couriers: int) -> int:
-    """The courier that takes all output of a host: one only, so that it keeps its order.
+    """Return the number of the courier that gets all output of a host, so that it keeps its order.
 
     >>> output_courier("sum/0", 1)
     0

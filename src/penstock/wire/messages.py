@@ -1,4 +1,4 @@
-"""What goes over the wire: JSON headers around Arrow batches. Never a pickle."""
+"""Messages of micro-batches: JSON headers around Arrow batches, and never a pickle."""
 
 from __future__ import annotations
 
@@ -13,44 +13,48 @@ from penstock.plan.epoch import EpochPlan, StepRoutes
 
 @dataclass(frozen=True)
 class ChannelHeader:
-    """Names one courier task attempt's conversation with one host about one epoch."""
+    """The header of a channel: one task attempt's stream to one host in one epoch."""
 
     epoch: int
     run: int
     step: str
     partition: int
-    """The task's partition. Where burst workers help, each task has a second channel to each host, numbered
-    by this plus the number of tasks."""
+    """Number of the channel: the task's partition, or, for its second channel, that plus the number of tasks.
+
+    A task has a second channel to each host where burst workers help.
+    """
     attempt: int
-    """Spark's task attempt id: unique for each try of a task within an application."""
+    """Spark's task attempt id, unique for each attempt within an application."""
     partitions: int
-    """How many channels of a run come to each host, from all tasks."""
+    """Number of channels that each host gets in a run, from all tasks."""
     time: EpochTime
     chained: tuple[tuple[str, EpochTime], ...] = ()
-    """Steps, with their times, that follow in the same host, which takes the rows through all of them."""
+    """Later steps, with their times, that the same host runs."""
     keep_late: bool = False
-    """Whether a chain's answer has the rows that came too late for its steps, or only their number."""
+    """Whether a chain's answer has the late rows, or only their number."""
     alone: bool = False
-    """Whether the task's second channel brings nothing, so that this one closes both. Known when it
-    closes, as is `rows`; see `Close`."""
+    """Whether the task's second channel has no records, so that this one closes both.
+
+    This and `rows` are known when the channel closes; see `Close`.
+    """
     rows: int = 0
-    """Rows of the task's whole input."""
+    """Number of rows of the task's whole input."""
     task: int = 0
-    """The task's number, in all its channels: of those that a host lets wait, the lowest comes first."""
+    """Number of the task, the same in all its channels. When hosts let tasks wait, the lowest goes first."""
 
     def closed_by(self, close: Close) -> ChannelHeader:
-        """The same channel, with what is known when it closes."""
+        """Return the header with what is known when the channel closes."""
         return replace(self, alone=close.alone, rows=close.rows)
 
     @property
     def closes(self) -> tuple[int, ...]:
-        """The channels that close when this one does; the first of them has what it brought."""
+        """Numbers of the channels that close with this one. The first one gets the answer."""
         second = self.partition + self.partitions // 2
         return (self.partition, second) if self.alone else (self.partition,)
 
     @property
     def steps(self) -> list[ChannelHeader]:
-        """One header for each step that the channel is for, in their order."""
+        """One header for each step of the channel, in order."""
         first = (self.step, self.time)
         return [
             replace(self, step=step, time=time, chained=()) for step, time in (first, *self.chained)
@@ -58,7 +62,7 @@ class ChannelHeader:
 
     @property
     def where(self) -> dict[str, object]:
-        """What fault points tell of a channel."""
+        """Facts about a channel for fault points."""
         names = ("step", "epoch", "run", "partition", "attempt")
         return {name: getattr(self, name) for name in names}
 
@@ -66,7 +70,7 @@ class ChannelHeader:
     def of(
         plan: EpochPlan, routes: StepRoutes, partition: int, attempt: int, channel: int = 0
     ) -> ChannelHeader:
-        """The header of a task's first channel to each host of a step, or of another one."""
+        """Return the header of a task's first (0) or second (1) channel to each host of a step."""
         return ChannelHeader(
             plan.epoch,
             plan.run,
@@ -80,7 +84,7 @@ class ChannelHeader:
 
     @staticmethod
     def of_chain(plan: EpochPlan, partition: int, attempt: int, keep_late: bool) -> ChannelHeader:
-        """The header of a task's only channel to the host that runs all steps."""
+        """Return the header of a task's only channel to the host that runs all steps."""
         chained = tuple((routes.step, routes.time) for routes in plan.steps[1:])
         first = ChannelHeader.of(plan, plan.steps[0], partition, attempt)
         return replace(first, chained=chained, keep_late=keep_late)
@@ -88,34 +92,37 @@ class ChannelHeader:
 
 @dataclass(frozen=True)
 class Close:
-    """Ends a channel's input. Without it the stream broke off, and what it brought is dropped."""
+    """The end of a channel's input. A stream without it broke off, and its records are dropped."""
 
     kind: str
-    """What its batches are, as `Sender.finish` says."""
+    """Kind of its batches, from `Sender.finish`."""
     records: int
-    """Records in the channel: as many must have come."""
+    """Number of records that were sent, all of which must have arrived."""
     rows: int
-    """Rows of the task's whole input: as many in each try of the task, or it is not the same input."""
+    """Number of rows of the task's whole input, which must be the same in each attempt of the task."""
     alone: bool = False
-    """In the first channel of a task: its second one would bring nothing."""
+    """Whether the task's second channel has no records; set in its first channel."""
 
 
 @dataclass(frozen=True)
 class CopyTicket:
-    """Asks a previous host for entries of its frozen copies: of some keys, of slots, or what is due."""
+    """A request to a previous host for entries of its frozen copies: by keys, by slot, or due entries."""
 
     kind: Literal["keys", "slot", "due"]
     version: int
-    """The copy must be of this version; in a live run, of the reroute with this number."""
+    """Version of the copy; in a live run, the number of the reroute."""
     slots: tuple[int, ...] = ()
     limits: dict[str, int] = field(default_factory=dict)
     """Column -> greatest value that is due, for "due"."""
     keys: pa.Array | None = None
-    """The keys as they stand in a file, for "keys"."""
+    """Keys in storage format, for "keys"."""
     run: int = -1
-    """The live run; -1: none. In one that is under way, the answer waits for the reroute."""
+    """Number of the live run, in which the answer waits for the reroute; -1 in micro-batches."""
 
 
 UNKNOWN, AFTER, LACKING = b"unknown", b"after", b"lacking"
-"""Metadata of an answer: places of keys that nothing is known of; what falls due next; and, if the copy
-is not complete, the version that the store must have to be asked for the rest. The latter two as JSON."""
+"""Names of an answer's metadata.
+
+UNKNOWN has the indices of keys that the copy does not know. AFTER has the next due times, as JSON. LACKING
+has, as JSON, the store version that has the rest, if the copy is not complete.
+"""

@@ -1,7 +1,6 @@
-"""What the actions of hosts, live couriers and the registry take: facts by name, of a type, within bounds.
+"""Arguments of the actions of hosts, live couriers and the registry: names, types and bounds.
 
-A message is checked against these before anything is done with it. Facts that are not named here are
-let through.
+A message is checked against these types before it is processed. Other arguments are not checked.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import Annotated, Any, NotRequired, TypedDict
 from msgspec import Meta
 
 Number = Annotated[int, Meta(ge=-1, le=2**53)]
-"""An epoch, a version, a run or a count; -1 stands for the one before the first."""
+"""An epoch, a version, a run or a count; -1 means "before the first"."""
 Name = Annotated[str, Meta(max_length=1_000)]
 Tag = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._]{1,100}$")]
 """A part of a file's name."""
@@ -37,9 +36,9 @@ class Join(TypedDict):
     run: Number
     couriers: Annotated[int, Meta(ge=1, le=10_000)]
     time_ms: NotRequired[int]
-    """The time of day is not before this."""
+    """Earliest time of day of the run, in milliseconds since 1970."""
     watermark_ms: NotRequired[int | None]
-    """What the step's hosts have fired up to."""
+    """Watermark that the step's hosts have reached, in milliseconds since 1970."""
 
 
 class Compact(TypedDict):
@@ -65,7 +64,7 @@ class Heartbeat(TypedDict):
     host: Name
     incarnation: Name
     open: NotRequired[list[tuple[Number, Number, Number]]]
-    """(epoch, run, task) of each courier whose channel is open."""
+    """(epoch, run, task) of each courier that has an open channel."""
 
 
 class CountedOn(TypedDict):
@@ -97,7 +96,7 @@ class Trouble(TypedDict):
 
 class Begin(TypedDict):
     order: dict[str, Any]
-    """A `wire.live.LiveOrder`."""
+    """Fields of a `wire.live.LiveOrder`."""
 
 
 class EpochDurable(TypedDict):
@@ -108,13 +107,13 @@ class EpochDurable(TypedDict):
 class TellMessage(TypedDict):
     run: Number
     message: dict[str, Any]
-    """A `wire.live.Message`."""
+    """Fields of a `wire.live.Message`."""
 
 
 class TellGuides(TypedDict):
     run: Number
     guides: dict[str, Any]
-    """A `wire.live.Guides`."""
+    """Fields of a `wire.live.Guides`."""
 
 
 class HaltRun(TypedDict):
@@ -128,7 +127,7 @@ class StreamTrouble(TypedDict):
 
 
 class CourierCounted(TypedDict):
-    """What `wire.live.CourierCounts` says."""
+    """The fields of `wire.live.CourierCounts`."""
 
     run: Number
     courier: Number
@@ -136,7 +135,7 @@ class CourierCounted(TypedDict):
 
 
 class CourierPassed(TypedDict):
-    """What `wire.live.EpochPassed` says."""
+    """The fields of `wire.live.EpochPassed`."""
 
     run: Number
     epoch: Number

@@ -1,4 +1,4 @@
-"""What a courier tells the driver of one epoch: the rows it read, and what became of them."""
+"""A courier's report to the driver about one epoch: the rows that it read, sent and offloaded."""
 
 from __future__ import annotations
 
@@ -10,41 +10,42 @@ import numpy as np
 import numpy.typing as npt
 
 Counts = npt.NDArray[np.int64]
-"""One number for each slot of a step."""
+"""Array with one number for each slot of a step."""
 
 
 @dataclass(frozen=True)
 class HotKeyCount:
-    """How many records of one key a courier sent to a step in one epoch."""
+    """Number of records of one key that a courier sent to a step in one epoch."""
 
     step: str
     slot: int
     key: str
-    """As people read it, for example "user=42"."""
+    """Key in readable form, for example "user=42"."""
     count: int
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What burst workers have done, and what it cost.
+    """Work of burst workers, and its cost.
 
     >>> Usage(invocations=2, seconds=0.5) + Usage(invocations=1, cold_starts=1)
     Usage(invocations=3, seconds=0.5, cold_starts=1, cold_start_ms=0.0, failed=0, throttled=0, money=0.0)
     """
 
     invocations: int = 0
-    """Invocations that a burst worker began, including those that failed."""
+    """Number of invocations that a burst worker began, including failed ones."""
     seconds: float = 0.0
-    """Working time that is billed, in total."""
+    """Total billed time, in seconds."""
     cold_starts: int = 0
+    """Number of invocations that had to start a burst worker."""
     cold_start_ms: float = 0.0
-    """Time that cold starts took, in total."""
+    """Total time of cold starts, in milliseconds."""
     failed: int = 0
-    """Invocations that a burst worker began and did not answer in time, or at all."""
+    """Number of invocations that a burst worker began and did not answer in time, or at all."""
     throttled: int = 0
-    """Invocations that were refused because too many burst workers were busy. They cost nothing."""
+    """Number of invocations refused because too many burst workers were busy. They cost nothing."""
     money: float = 0.0
-    """US dollars."""
+    """Cost in US dollars."""
 
     def __add__(self, other: Usage) -> Usage:
         mine, others = vars(self), vars(other)
@@ -53,48 +54,49 @@ class Usage:
 
 @dataclass(frozen=True, kw_only=True)
 class OffloadCounts:
-    """What was handed to burst workers in one epoch, and what came of it."""
+    """Counts of the rows that were handed to burst workers in one epoch."""
 
     rows: int = 0
-    """Rows that were set aside for burst workers."""
+    """Number of rows set apart for burst workers."""
     records: int = 0
-    """Records that burst workers gave: partial states of the keyed step, or rows."""
+    """Number of records that burst workers returned: partial states of the keyed step, or rows."""
     invocations: int = 0
+    """Number of invocations of burst workers."""
     failures: Mapping[str, int] = field(default_factory=dict)
-    """Why invocations gave no answer that could be used -> how many of them."""
+    """Reason -> number of invocations without a usable answer."""
     returned: int = 0
-    """Rows that the courier did itself, since no burst worker answered for them."""
+    """Number of rows that the courier processed itself because no burst worker answered."""
     wait_ms: float = 0
-    """From the first request until the last answer had come, or was given up."""
+    """Milliseconds from the first request until the last answer arrived or was given up."""
 
 
 @dataclass(frozen=True)
 class Offloaded(OffloadCounts):
-    """The same of one courier and one segment."""
+    """Counts of the rows that one courier handed to burst workers in one segment."""
 
     segment: str
-    """The id of the segment's last step."""
+    """Id of the segment's last step."""
 
 
 @dataclass(frozen=True)
 class Routed:
-    """Rows that came by where a segment's rows leave for burst workers."""
+    """Rows that reached the point of a segment at which rows may go to burst workers."""
 
     rows: int
     combined: bool
-    """Whether the courier made fewer records of those that stayed."""
+    """Whether the courier combined the rows that did not go to burst workers into fewer records."""
 
 
 @dataclass(frozen=True)
 class MapWork:
-    """What one courier had to do in one segment without a keyed step, in one epoch."""
+    """One courier's work in one segment without a keyed step, in one epoch."""
 
     rows: int = 0
-    """Rows that arrived for this segment."""
+    """Number of rows that arrived for this segment."""
     done: int = 0
-    """Rows of them that the courier did itself; burst workers did the others."""
+    """Number of those rows that the courier processed itself. Burst workers did the others."""
     useful_ms: float = 0.0
-    """Time in which the courier did its rows."""
+    """Milliseconds that the courier spent on its rows."""
 
 
 @dataclass(frozen=True)
@@ -102,40 +104,42 @@ class Seen:
     """One courier's report of one epoch."""
 
     rows: int
+    """Number of rows read from all sources."""
     arrivals_ms: tuple[int, ...] = ()
-    """Middle of each bucket of arrival times, since 1970."""
+    """Middle of each bucket of arrival times, in milliseconds since 1970."""
     counts: tuple[int, ...] = ()
-    """Rows in each bucket."""
+    """Number of rows in each bucket of arrival times."""
     event_ms: tuple[tuple[int, str, int], ...] = ()
     """(input, partition, newest event time); the partition is "" for inputs without partitions."""
     late: dict[str, int] = field(default_factory=dict)
-    """step -> how many rows were too late for it."""
+    """Step -> number of rows that were too late for it."""
     loads: dict[str, Counts] = field(default_factory=dict)
-    """step -> records sent to its hosts, by slot. Where burst workers help, what they carry is among them,
-    as if hosts had got it.
+    """Step -> number of records sent to its hosts, by slot. Rows that went to burst workers are included.
 
-    When each of them arrived is not told: what a step is sent may be combined, or made by the step
-    before it. Whoever needs times spreads a slot's count over the arrivals of the whole task.
+    It does not say when each record arrived, because records may be combined, or come from an earlier step.
+    Code that needs times spreads a slot's count over the arrivals of the whole task.
     """
     hot: tuple[HotKeyCount, ...] = ()
-    """The most frequent keys of the slots that the epoch's plan had watched."""
+    """Most frequent keys of the slots that the epoch's plan says to watch."""
     offloaded: tuple[Offloaded, ...] = ()
-    """What went to burst workers, by segment; without those of which nothing was to go."""
+    """Counts of rows that went to burst workers, by segment, for segments of which rows should go."""
     used: Usage = Usage()
-    """What the courier's own way to burst workers counted."""
+    """Usage of burst workers that the courier invoked itself."""
     maps: dict[str, MapWork] = field(default_factory=dict)
-    """segment -> the work in its stateless steps, of segments that the plan has timed."""
+    """Segment -> work in its stateless steps, for segments that the plan says to time."""
     routed: dict[str, Routed] = field(default_factory=dict)
-    """segment -> rows that came by where they leave for burst workers, of segments with a reflex."""
+    """Segment -> rows that could have gone to burst workers, for segments with a reflex."""
     latencies_us: tuple[int, ...] = ()
-    """Of live couriers: the middle of each bucket of the times from a row's arrival until hosts had applied
-    it, in microseconds."""
+    """Middle of each bucket of latencies, in microseconds. Set by live couriers only.
+
+    A latency is the time from a row's arrival until a host has applied it.
+    """
     latency_counts: tuple[int, ...] = ()
-    """Rows in each of these buckets."""
+    """Number of rows in each bucket of latencies."""
 
 
 def offloaded_by_segment(seen: Iterable[Seen]) -> dict[str, Offloaded]:
-    """What couriers handed to burst workers, added up over them; of the times that they waited, the longest.
+    """Add up the offload counts of all couriers, by segment. `wait_ms` is the longest of them, not the sum.
 
     >>> one = Offloaded("sum", rows=5, records=2, invocations=1, wait_ms=40)
     >>> other = Offloaded("sum", rows=4, invocations=1, failures={"timeout": 1}, wait_ms=70)
@@ -144,18 +148,18 @@ def offloaded_by_segment(seen: Iterable[Seen]) -> dict[str, Offloaded]:
     (9, 2, {'timeout': 1}, 70)
     """
     groups: dict[str, list[Offloaded]] = {}
-    for told in (told for task in seen for told in task.offloaded):
-        groups.setdefault(told.segment, []).append(told)
-    found = {}
+    for offloaded in (offloaded for task in seen for offloaded in task.offloaded):
+        groups.setdefault(offloaded.segment, []).append(offloaded)
+    totals = {}
     for segment, tasks in groups.items():
-        longest_ms = max(one.wait_ms for one in tasks)
-        found[segment] = Offloaded(segment, **asdict(replace(added(tasks), wait_ms=longest_ms)))
-    return found
+        longest_ms = max(task.wait_ms for task in tasks)
+        totals[segment] = Offloaded(segment, **asdict(replace(added(tasks), wait_ms=longest_ms)))
+    return totals
 
 
-def added(told: Collection[OffloadCounts]) -> OffloadCounts:
-    """All of these together, the times that were waited too."""
+def added(counts: Collection[OffloadCounts]) -> OffloadCounts:
+    """Return the sum of these counts, including `wait_ms`."""
     names = ("rows", "records", "invocations", "returned", "wait_ms")
-    sums = {name: sum(getattr(one, name) for one in told) for name in names}
-    failures = sum((Counter(one.failures) for one in told), Counter[str]())
+    sums = {name: sum(getattr(count, name) for count in counts) for name in names}
+    failures = sum((Counter(count.failures) for count in counts), Counter[str]())
     return OffloadCounts(failures=dict(failures), **sums)

@@ -1,4 +1,4 @@
-"""Silence, judged by somebody who may be stopped now and then: pure, the times are handed in."""
+"""Measuring how long others have been silent, in a process that may itself be paused. Times are passed in."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ K = TypeVar("K", bound=Hashable)
 
 class _Heard(NamedTuple):
     mark: object
-    """What was last heard: it is another thing each time."""
+    """Last mark, which changes with each sign of life."""
     silent_ms: float
+    """Milliseconds since the mark changed."""
 
 
 class Silences(Generic[K]):
-    """How long each of several others has not been heard, as a watch counts it that ticks.
+    """Silence of each of several peers, measured in ticks.
 
-    A tick that comes late counts as two at most. So whoever was stopped itself, or collected garbage
-    for long, does not take that for the silence of others: they get time to be heard again.
+    A tick that comes late counts as two at most. So a process that was paused, or collected garbage for
+    long, does not mistake that for the silence of others: they get time to be heard again.
 
     >>> hosts = Silences[str](tick_ms=500)
     >>> hosts.tick(0, {"sum/0": 1}), hosts.tick(500, {"sum/0": 1}), hosts.tick(900, {"sum/0": 2})
@@ -33,14 +34,14 @@ class Silences(Generic[K]):
         self._heard: dict[K, _Heard] = {}
 
     def tick(self, now_ms: float, marks: Mapping[K, object]) -> dict[K, float]:
-        """Milliseconds of silence of each, from what was last heard of them (any mark that changes)."""
+        """Return each peer's milliseconds of silence. A peer's mark must change with each sign of life."""
         elapsed = 0.0 if self._last_ms is None else now_ms - self._last_ms
         counted = min(elapsed, 2 * self._tick_ms)
         self._last_ms = now_ms
         heard = {}
-        for one, mark in marks.items():
-            before = self._heard.get(one)
+        for peer, mark in marks.items():
+            before = self._heard.get(peer)
             silent = before is not None and before.mark == mark
-            heard[one] = _Heard(mark, before.silent_ms + counted if before and silent else 0.0)
+            heard[peer] = _Heard(mark, before.silent_ms + counted if before and silent else 0.0)
         self._heard = heard
-        return {one: found.silent_ms for one, found in heard.items()}
+        return {peer: last.silent_ms for peer, last in heard.items()}

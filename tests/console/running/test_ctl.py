@@ -224,7 +224,7 @@ def test_journal(serve: Serve, tmp_path: Path) -> None:
     [
         (["move", "--slots", "0", "--to", "sum/9"], "step sum has no host 'sum/9'"),
         (["move", "--slots", "8", "--to", "sum/1"], "there is no slot 8"),
-        (["move", "--slots", "5-3", "--to", "sum/1"], "names no slots"),
+        (["move", "--slots", "5-3", "--to", "sum/1"], "is not a slot or a range of slots"),
         (["move", "--slots", " ", "--to", "sum/1"], "no slots to move"),
         (["move", "--slots", "0", "--to", "sum/1", "--step", "x"], "there is no step 'x'"),
         (["migration", "sideways"], "unknown migration 'sideways'"),

@@ -1,4 +1,4 @@
-"""Calls of librdkafka that do not come back after brokers were away."""
+"""Calls of librdkafka that do not return after an outage of brokers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Refused(Exception):
 
 
 class Producer:
-    """Its brokers are away for some looks, and then answer."""
+    """A producer whose brokers are down for some checks, and then answer."""
 
     def __init__(self, away: int) -> None:
         self.away, self.looks = away, 0
@@ -35,7 +35,7 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     held.set()
 
 
-def test_a_call_is_left_alone_when_brokers_have_been_back_for_a_while(
+def test_a_call_is_abandoned_when_brokers_have_been_back_for_a_while(
     stuck: threading.Event,
 ) -> None:
     producer = Producer(away=7)
@@ -43,7 +43,7 @@ def test_a_call_is_left_alone_when_brokers_have_been_back_for_a_while(
     assert producer.looks == 7 + kafka._LOOKS
 
 
-def test_a_call_is_left_alone_when_brokers_stay_away(
+def test_a_call_is_abandoned_when_brokers_stay_down(
     stuck: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka, "_WAIT_S", 0.1)
@@ -52,7 +52,7 @@ def test_a_call_is_left_alone_when_brokers_stay_away(
     assert time.monotonic() - began >= 0.1
 
 
-def test_a_call_that_comes_back_says_what_it_has_to_say(stuck: threading.Event) -> None:
+def test_a_call_that_returns_raises_its_own_error(stuck: threading.Event) -> None:
     def refuse() -> None:
         raise Refused
 

@@ -37,8 +37,8 @@ def run(sink: LiveSink, courier: int, epochs: dict[int, list[pa.RecordBatch]]) -
 
 
 def numbers(path: Path, format: str) -> list[int]:
-    found = ds.dataset(path, format=format, exclude_invalid_files=False).to_table(columns=["n"])
-    return sorted(found.column("n").to_pylist())
+    rows = ds.dataset(path, format=format, exclude_invalid_files=False).to_table(columns=["n"])
+    return sorted(rows.column("n").to_pylist())
 
 
 @pytest.mark.parametrize("format", ["parquet", "json", "csv"])
@@ -53,14 +53,14 @@ def test_files_appear_with_their_epoch_and_are_replaced_when_it_is_run_again(
     writer.write(rows(3), RowIds(0, 6, 0))
     writer.flush(6)
     writer.write(rows(4), RowIds(0, 7, 0))
-    writer.close()  # a courier that ends before the epoch has passed leaves nothing
+    writer.close()  # a courier that ends before the epoch has passed leaves no file
     run(sink, 1, {6: [rows(30)]})
     assert numbers(tmp_path / "out", format) == [1, 2, 3, 30]
 
     run(sink, 0, {6: [rows(3), rows(4)]})
     assert numbers(tmp_path / "out", format) == [1, 2, 3, 4, 30]
 
-    sink.rewind(5)  # courier 1 does not come back
+    sink.rewind(5)  # courier 1 is not restarted
     run(sink, 0, {6: [rows(3, 30)], 7: []})
     assert numbers(tmp_path / "out", format) == [1, 2, 3, 30]
     assert all(path.name == f"courier-0.{format}" for path in (tmp_path / "out").glob("*/*"))
@@ -104,7 +104,7 @@ def test_a_function_gets_batches_and_ids() -> None:
     assert calls == [(2, "4-2-0"), (1, "4-2-2")]
 
 
-def test_a_function_that_fails_is_told() -> None:
+def test_a_function_that_fails_is_reported() -> None:
     def fails(batch: pa.RecordBatch, ids: RowIds) -> None:
         raise ValueError("full")
 
@@ -131,10 +131,10 @@ def test_sinks_that_only_spark_has_are_refused(make: Callable[[], Any]) -> None:
 
 def test_messages_that_cannot_be_made_are_refused() -> None:
     for sink, words in (
-        (KafkaSink("b", "t", key="user"), "no column 'user'"),
+        (KafkaSink("b", "t", key="user"), "'user' is not a column"),
         (KafkaSink("b", "t", "raw"), "column `value`"),
-        (KafkaSink("b", "t", "arrow", key="n"), "no key"),
-        (KafkaSink("b", "t", "avro"), "need a schema"),
+        (KafkaSink("b", "t", "arrow", key="n"), "cannot have a key"),
+        (KafkaSink("b", "t", "avro"), "needs a schema"),
     ):
         with pytest.raises(FlowError, match=words):
             sink.encoder(SCHEMA)

@@ -1,4 +1,4 @@
-"""Rows that are seen when their epoch is durable: kept, delivered once, and found again after a failure."""
+"""Rows that become visible when their epoch is durable: kept, delivered once, recovered after a failure."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from penstock.state.store.store import Store
 
 SCHEMA = pa.schema([("n", pa.int64())])
 OLD, NEW = 1_000, 2_000
-"""When two runs began."""
+"""Start times of two runs, in milliseconds."""
 
 
 @dataclass(frozen=True)
 class Deliveries(LiveSink, Delivery):
-    """Notes all that is delivered, also what is delivered again."""
+    """Records all deliveries, including repeated ones."""
 
     noted: list[tuple[int, list[int]]] = field(default_factory=list)
 
@@ -69,7 +69,9 @@ def noted(sink: TransactionalSink) -> list[tuple[int, list[int]]]:
     return sink.sink.noted
 
 
-def test_rows_are_seen_when_their_epoch_is_durable(sink: TransactionalSink, place: Place) -> None:
+def test_rows_are_visible_when_their_epoch_is_durable(
+    sink: TransactionalSink, place: Place
+) -> None:
     writer = sink.writer(0, SCHEMA)
     writer.write(rows(1, 2), RowIds(0, 5, 0, NEW, 5))
     writer.write(rows(3), RowIds(0, 5, 2, NEW, 5))
@@ -87,7 +89,7 @@ def test_rows_are_seen_when_their_epoch_is_durable(sink: TransactionalSink, plac
 
 
 @pytest.mark.parametrize("point", ["courier.release", "courier.released"])
-def test_what_a_courier_could_not_deliver_the_driver_does(
+def test_the_driver_delivers_what_a_courier_could_not(
     sink: TransactionalSink, place: Place, point: str
 ) -> None:
     writer = sink.writer(0, SCHEMA)
@@ -99,11 +101,13 @@ def test_what_a_courier_could_not_deliver_the_driver_does(
         writer.release(5)
     sink.rewind(5)
     again = point == "courier.released"
-    assert noted(sink) == [(5, [5])] * (1 + again), "the sink is asked again if it is not known"
+    assert noted(sink) == [(5, [5])] * (1 + again), (
+        "an epoch whose delivery is unknown is delivered again"
+    )
     assert outbox(place) == [], "epoch 6 is not durable: it will be run again"
 
 
-def test_what_another_run_left_does_not_count(sink: TransactionalSink, place: Place) -> None:
+def test_parcels_of_another_run_are_dropped(sink: TransactionalSink, place: Place) -> None:
     old, new = sink.writer(0, SCHEMA), sink.writer(0, SCHEMA)
     for writer, run, since, number in ((old, OLD, 0, 1), (new, NEW, 5, 2)):
         writer.write(rows(number), RowIds(0, 5, 0, run, since))
@@ -136,6 +140,6 @@ def test_files_appear_when_they_are_durable(tmp_path: Path, place: Place) -> Non
         assert pq.read_table(file).column("n").to_pylist() == [1, 2]
 
 
-def test_a_function_cannot(place: Place) -> None:
-    with pytest.raises(SettingError, match="exactly once"):
+def test_a_function_cannot_be_transactional(place: Place) -> None:
+    with pytest.raises(SettingError, match="exactly-once"):
         TransactionalSink(FunctionSink(print), place, "flow").check(SCHEMA)

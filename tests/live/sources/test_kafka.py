@@ -1,4 +1,4 @@
-"""The source Kafka, as far as it goes without a broker."""
+"""The Kafka source, as far as it can be tested without a broker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.errors import FlowError, SettingError
 from penstock.live.sources.kafka import METADATA, KafkaSource
 
 
-def test_columns_are_the_values_fields_and_what_was_asked_for() -> None:
+def test_columns_are_the_fields_of_values_and_the_chosen_metadata() -> None:
     source = ps.kafka(
         "b:1", "t", schema="a long", arrival="sent", metadata={"key": "k", "offset": "o"}
     )
@@ -26,21 +26,21 @@ def test_columns_are_the_values_fields_and_what_was_asked_for() -> None:
 
 
 def test_columns_of_one_name_are_refused() -> None:
-    for schema, given in (("arrival long", {}), ("key long", {"metadata": ["key"]})):
-        with pytest.raises(FlowError, match="two columns would be called"):
-            ps.kafka("b:1", "t", schema=schema, **given)  # type: ignore[arg-type]
+    for schema, args in (("arrival long", {}), ("key long", {"metadata": ["key"]})):
+        with pytest.raises(FlowError, match="two columns have the name"):
+            ps.kafka("b:1", "t", schema=schema, **args)  # type: ignore[arg-type]
 
 
-def test_what_no_source_can_be_made_of_is_refused() -> None:
-    with pytest.raises(FlowError, match="messages have no colour"):
+def test_invalid_sources_are_refused() -> None:
+    with pytest.raises(FlowError, match="unknown metadata: colour"):
         ps.kafka("b:1", "t", schema="a long", metadata=["colour"])
-    with pytest.raises(SettingError, match="starting='now'"):
+    with pytest.raises(SettingError, match="unknown value of starting: 'now'"):
         ps.kafka("b:1", "t", schema="a long", starting="now")  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="servers and a topic"):
         ps.kafka("b:1", [], schema="a long")
 
 
-def test_what_spark_reads_is_decoded_as_a_courier_does() -> None:
+def test_rows_of_spark_are_decoded_as_in_a_courier() -> None:
     source = ps.kafka("b:1", "t", schema="a long", metadata=["key"])
     read = pa.RecordBatch.from_pylist(
         [
@@ -73,7 +73,7 @@ def test_a_flow_measures_latency_from_the_messages_timestamp() -> None:
     )
 
 
-def test_who_says_how_much_an_epoch_takes() -> None:
+def test_which_setting_limits_the_rows_of_an_epoch() -> None:
     def made(**options: Any) -> KafkaSource:
         return ps.kafka("-", "orders", schema="n long", **options)
 
@@ -86,7 +86,7 @@ def test_who_says_how_much_an_epoch_takes() -> None:
         made(epoch_rows=-1)
 
 
-def test_a_flow_tells_how_much_an_epoch_takes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_shows_the_limit_of_rows_of_an_epoch(capsys: pytest.CaptureFixture[str]) -> None:
     flow = ps.flow(ps.kafka("-", "orders", schema="n long")).key_by("n").aggregate(k=ps.count())
     flow.explain()
     assert "epochs " not in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Python data sources of Spark in a courier: ranges, positions inside of them, commits."""
+"""Python data sources of Spark in a courier: ranges, positions inside ranges, commits."""
 
 from __future__ import annotations
 
@@ -94,17 +94,19 @@ SOURCES = [
 
 
 def numbers(reader: LiveReader, most: int) -> list[tuple[list[int], Any]]:
-    found = []
+    result = []
     while polled := reader.poll(0, most):
-        (one,) = polled
-        assert one.batch.column("word").to_pylist() == [f"w{n}" for n in one.batch["n"].to_pylist()]
-        found.append((one.batch.column("n").to_pylist(), one.position))
-    return found
+        (rows,) = polled
+        assert rows.batch.column("word").to_pylist() == [
+            f"w{n}" for n in rows.batch["n"].to_pylist()
+        ]
+        result.append((rows.batch.column("n").to_pylist(), rows.position))
+    return result
 
 
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("most", [7, 1000])
-def test_every_position_is_one_to_go_on_from(source: PythonSource, most: int) -> None:
+def test_reading_can_resume_from_every_position(source: PythonSource, most: int) -> None:
     polls = numbers(source.reader(source.first(source.partitions())), most)
     assert [n for some, _ in polls for n in some] == list(range(END))
     for number, (_, position) in enumerate(polls):
@@ -125,7 +127,7 @@ def test_a_commit_tells_the_source_once() -> None:
     assert CountingReader.committed == [{"n": 0}, {"n": 60}]
 
 
-def test_a_source_that_reads_less_than_before_is_refused() -> None:
+def test_a_source_that_returns_fewer_rows_than_before_is_refused() -> None:
     source = ps.source(Simple)
     with pytest.raises(FlowError, match="fewer rows"):
         source.reader({"0": {"from": {"n": 0}, "to": {"n": 10}, "rows": 11}})

@@ -1,4 +1,4 @@
-"""The rate: rows by number, on time, in partitions, the same again."""
+"""The rate source: rows by number, on time, in partitions, and equal when read again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.sim.shapes import shape
 
 
 class Clock:
-    """A time that the test sets."""
+    """A clock that the test sets."""
 
     def __init__(self, at_s: float) -> None:
         self.at_s = at_s
@@ -24,19 +24,21 @@ class Clock:
 
 
 def drained(reader: LiveReader, most: int = 7) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    by_partition: dict[str, list[int]] = {}
     while polled := reader.poll(0, most):
-        for one in polled:
-            found.setdefault(one.partition, []).extend(one.batch.column("value").to_pylist())
-    return found
+        for rows in polled:
+            by_partition.setdefault(rows.partition, []).extend(
+                rows.batch.column("value").to_pylist()
+            )
+    return by_partition
 
 
-def source_at(clock: Clock, **given: object) -> RateSource:
-    made = rate(1000, **given)  # type: ignore[arg-type]
-    return RateSource(made.arrivals, made.content, made.count, made.rows, clock)
+def source_at(clock: Clock, **args: object) -> RateSource:
+    source = rate(1000, **args)  # type: ignore[arg-type]
+    return RateSource(source.arrivals, source.content, source.count, source.rows, clock)
 
 
-def test_rows_come_when_their_time_has_come() -> None:
+def test_rows_arrive_on_time() -> None:
     clock = Clock(100.0)
     source = source_at(clock)
     reader = source.reader(source.first(["0"]))
@@ -57,10 +59,10 @@ def test_all_rows_are_in_one_partition_each_and_then_it_ends(rows: int) -> None:
     source = source_at(clock, rows=rows, partitions=3)
     reader = source.reader(source.first(source.partitions()))
     clock.at_s = 60.0
-    found = drained(reader)
-    assert all(n % 3 == int(name) for name, numbers in found.items() for n in numbers)
-    assert all(numbers == sorted(numbers) for numbers in found.values())
-    assert sorted(n for numbers in found.values() for n in numbers) == list(range(rows))
+    by_partition = drained(reader)
+    assert all(n % 3 == int(name) for name, numbers in by_partition.items() for n in numbers)
+    assert all(numbers == sorted(numbers) for numbers in by_partition.values())
+    assert sorted(n for numbers in by_partition.values() for n in numbers) == list(range(rows))
     assert reader.ended
 
 
@@ -76,7 +78,7 @@ def test_a_reader_that_starts_at_a_position_gives_the_same_rows_as_before() -> N
     assert again.batch.num_rows == 30
 
 
-def test_a_poll_waits_for_the_next_row_and_no_longer_than_it_may() -> None:
+def test_a_poll_waits_for_the_next_row_up_to_its_timeout() -> None:
     source = rate(50)
     reader = source.reader(source.first(["0"]))
     began = time.monotonic()
@@ -85,7 +87,7 @@ def test_a_poll_waits_for_the_next_row_and_no_longer_than_it_may() -> None:
     assert rate(0.001).reader({"0": {"row": 0, "start_ms": 4e12}}).poll(1, 10) == []
 
 
-def test_an_even_rate_counts_as_its_times_say() -> None:
+def test_counts_of_an_even_rate_match_its_arrival_times() -> None:
     for per_second in (1.0, 3.0, 999.0, 1000.0, 1e6 / 7, 2.5e6):
         even = Even(per_second)
         for count in (1, 2, 3, 1000, 12_345, 10_000_000):
@@ -111,7 +113,7 @@ def test_two_million_rows_a_second() -> None:
     assert time.process_time() - began < 0.5
 
 
-def test_what_is_no_rate_is_refused() -> None:
+def test_invalid_rates_are_refused() -> None:
     for wrong in ({"rows_per_second": 0}, {"rows_per_second": 1, "partitions": 0}):
         with pytest.raises(SettingError):
             rate(**wrong)  # type: ignore[arg-type]

@@ -1,5 +1,5 @@
-"""Flows that burst workers of tests work for. User code here is by value in pickles: it is in no module
-that a burst worker could import."""
+"""Flows for tests of burst workers. User code here is pickled by value, since burst workers cannot import
+this module."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COUNT = KeyedStep("count-2", 8, AggregatePlan(SCHEMA, ["k"], {"total": ps.sum("v
 
 
 def counting(function: BatchFunction) -> FlowPlan:
-    """Rows through a burst worker of the user, then summed by key."""
+    """A flow that passes rows through a function of the user, then sums them by key."""
     return FlowPlan((SourcePlan(SCHEMA),), (MapStep("map-1", function, SCHEMA, SCHEMA), COUNT))
 
 

@@ -1,7 +1,7 @@
-"""AWS Lambda's invoke API on a local port, as far as Penstock meets it.
+"""AWS Lambda's invoke API on a local port, as far as Penstock uses it.
 
-Behind it the real handler answers, in environments as Lambda has them: each serves one invocation at a
-time, is started when none is free, and stays warm. Faults are put in a queue, one for each invocation.
+Behind it, the real handler answers in environments like Lambda's: each serves one invocation at a time, is
+started when none is free, and stays warm. Faults are put into a queue, one for each invocation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HELLO = "ready"
 
 _BOOTSTRAP = f"""
 import json, sys
-told = sys.stdout
+replies = sys.stdout
 sys.stdout = sys.stderr
 sys.path.insert(0, sys.argv[1])
 from penstock_handler import handler
@@ -30,14 +30,14 @@ spare = {{"pyspark", "pandas", "boto3"}} & set(sys.modules)
 assert not spare, spare
 import penstock
 assert penstock.__file__.startswith(sys.argv[1])
-print({HELLO!r}, file=told, flush=True)
+print({HELLO!r}, file=replies, flush=True)
 for line in sys.stdin:
-    print(json.dumps(handler(json.loads(line), None)), file=told, flush=True)
+    print(json.dumps(handler(json.loads(line), None)), file=replies, flush=True)
 """
 
 
 class Environment(Protocol):
-    """What Lambda runs a handler in."""
+    """An environment in which Lambda runs a handler."""
 
     def answer(self, event: dict[str, Any]) -> dict[str, Any]:
         """Raises EOFError if it died."""
@@ -63,7 +63,7 @@ class InProcess:
 
 
 class Unpacked:
-    """The content of an archive in a process of its own, which imports Penstock from there."""
+    """The content of an archive in a separate process, which imports Penstock from there."""
 
     def __init__(self, folder: Path, kernels: str) -> None:
         self._process = subprocess.Popen(
@@ -83,8 +83,8 @@ class Unpacked:
             self._process.stdin.flush()
         except (BrokenPipeError, ValueError):  # it died, or was killed
             raise EOFError from None
-        told: dict[str, Any] = json.loads(self._read())
-        return told
+        result: dict[str, Any] = json.loads(self._read())
+        return result
 
     def kill(self) -> None:
         self._process.kill()
@@ -105,7 +105,7 @@ class LambdaStandIn:
         self.name, self._start, self._at_most = name, start, at_most
         self.faults: deque[Fault | None] = deque()
         self.asked: list[dict[str, str]] = []
-        """The headers of all requests."""
+        """Headers of all requests."""
         self.started = 0
         self._lock = threading.Lock()
         self._idle: list[Environment] = []
@@ -117,11 +117,11 @@ class LambdaStandIn:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 stand_in.asked.append(dict(self.headers))
-                told = stand_in.answer(self.path, body)
-                if told is None:
+                result = stand_in.answer(self.path, body)
+                if result is None:
                     self.close_connection = True
                     return
-                status, headers, payload = told
+                status, headers, payload = result
                 self.send_response(status)
                 for header, value in headers.items():
                     self.send_header(header, value)
@@ -147,7 +147,7 @@ class LambdaStandIn:
             environment.kill()
 
     def answer(self, path: str, body: bytes) -> tuple[int, dict[str, str], bytes] | None:
-        """Status, headers and body; None: the connection breaks."""
+        """Status, headers and body of the response; None to break the connection."""
         if path != f"/2015-03-31/functions/{self.name}/invocations":
             return _error(404, "ResourceNotFoundException", f"no function at {path}")
         if len(body) > PAYLOAD_LIMIT:
@@ -160,8 +160,10 @@ class LambdaStandIn:
         if fault == "garbage":
             return 200, {}, b"no JSON"
         if fault == "timed out":
-            told = {"errorMessage": "2026-01-01T00:00:00Z 1-2-3 Task timed out after 3.00 seconds"}
-            return 200, {"X-Amz-Function-Error": "Unhandled"}, json.dumps(told).encode()
+            result = {
+                "errorMessage": "2026-01-01T00:00:00Z 1-2-3 Task timed out after 3.00 seconds"
+            }
+            return 200, {"X-Amz-Function-Error": "Unhandled"}, json.dumps(result).encode()
         if fault == "hang":
             self._ended.wait()
             return None
@@ -181,7 +183,7 @@ class LambdaStandIn:
                 self.started += 1
             if kill:
                 environment.kill()
-            told = environment.answer(event)
+            result = environment.answer(event)
         except EOFError:
             died = {"errorType": "Runtime.ExitError", "errorMessage": "Runtime exited: killed"}
             return 200, {"X-Amz-Function-Error": "Unhandled"}, json.dumps(died).encode()
@@ -190,7 +192,7 @@ class LambdaStandIn:
                 self._busy -= 1
         with self._lock:
             self._idle.append(environment)
-        return 200, {"X-Amz-Executed-Version": "$LATEST"}, json.dumps(told).encode()
+        return 200, {"X-Amz-Executed-Version": "$LATEST"}, json.dumps(result).encode()
 
 
 def _throttled() -> tuple[int, dict[str, str], bytes]:

@@ -1,4 +1,4 @@
-"""AWS Lambda's ways: the real client over HTTP, against a stand-in that runs the real handler."""
+"""The AWS Lambda backend: the real client over HTTP, against a stand-in that runs the real handler."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def invoker(stand_in: LambdaStandIn, payload_limit: int = PAYLOAD_LIMIT) -> Lamb
         ("timed out", "timeout"),
     ],
 )
-def test_what_goes_wrong_is_told_once_and_not_tried_again(
+def test_failures_are_reported_and_not_retried(
     stand_in: LambdaStandIn, fault: Fault, failure: Failure
 ) -> None:
     body, way = request(FLOW, ("a", 1)).to_bytes(), invoker(stand_in)
@@ -97,7 +97,7 @@ def test_a_request_that_fits_the_limit_passes_and_a_larger_one_is_not_sent(
     assert way.request_limit == request_limit(PAYLOAD_LIMIT)
     with pytest.raises(WorkerFailed) as raised:
         way.invoke(b"x" * way.request_limit, 5_000)
-    assert raised.value.failure == "failed"  # it arrived, and is no request
+    assert raised.value.failure == "failed"  # it arrived, but is not a valid request
     with pytest.raises(WorkerFailed) as raised:
         way.invoke(b"x" * (way.request_limit + 1), 5_000)
     assert raised.value.failure == "too_large"
@@ -110,7 +110,7 @@ def test_lambda_itself_refuses_what_is_too_large(stand_in: LambdaStandIn) -> Non
     assert raised.value.failure == "too_large"
 
 
-def test_an_answer_that_is_too_large_is_told(
+def test_an_answer_that_is_too_large_is_reported(
     stand_in: LambdaStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handler, "ANSWER_LIMIT", 100)
@@ -119,7 +119,7 @@ def test_an_answer_that_is_too_large_is_told(
     assert raised.value.failure == "too_large"
 
 
-def test_nobody_there(stand_in: LambdaStandIn) -> None:
+def test_an_unknown_endpoint_or_function_fails(stand_in: LambdaStandIn) -> None:
     nobody = LambdaInvoker("flow", "eu-central-1", "http://127.0.0.1:1")
     with pytest.raises(WorkerFailed) as raised:
         nobody.invoke(b"", 2_000)
@@ -135,8 +135,8 @@ def test_without_boto3_the_error_says_what_to_install(monkeypatch: pytest.Monkey
         LambdaFunctions("flow").start(FLOW, "run", Access("token"))
 
 
-def test_a_packed_flow_answers_where_only_the_archive_is(tmp_path: Path) -> None:
-    """In a process that has Penstock and the user's code from the archive alone."""
+def test_a_packed_flow_runs_from_the_archive_alone(tmp_path: Path) -> None:
+    """The process has Penstock and the user's code only from the archive."""
     archive, folder = tmp_path / "functions.zip", tmp_path / "task"
     packed = package(packaged, archive, [flows.__name__])
     with zipfile.ZipFile(archive) as opened:
@@ -160,12 +160,12 @@ def test_a_packed_flow_answers_where_only_the_archive_is(tmp_path: Path) -> None
 
 def test_a_flow_is_found_by_name() -> None:
     assert flow_named(f"{__name__}:packaged") is packaged
-    for name, told in [
-        ("tests.offload.backends.flows", "names no flow"),
-        ("tests.offload.backends.flows:nothing", "there is no"),
-        ("tests.offload.backends.flows:SCHEMA", "and no flow"),
+    for name, message in [
+        ("tests.offload.backends.flows", "does not name a flow"),
+        ("tests.offload.backends.flows:nothing", "cannot import"),
+        ("tests.offload.backends.flows:SCHEMA", "not a flow"),
     ]:
-        with pytest.raises(FlowError, match=told):
+        with pytest.raises(FlowError, match=message):
             flow_named(name)
 
 

@@ -1,4 +1,4 @@
-"""What all backends of burst workers have in common."""
+"""Contract tests for all backends of burst workers."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_burst_worker_answers(place: Place) -> None:
     assert partials.column("sum(v)").to_pylist() == [8, 4]
 
 
-def test_what_couriers_are_told_is_a_text(place: Place) -> None:
+def test_the_reach_text_is_one_line_and_makes_the_invoker(place: Place) -> None:
     text = place.started.reach
     assert invoker_at(text, Access("token")) is place.invoker
     assert "\n" not in text
@@ -92,12 +92,12 @@ def test_a_row_that_fails_fails_the_invocation_and_no_more(place: Place) -> None
     assert place.asked(("a", 1)).batches
 
 
-def test_a_burst_worker_that_takes_too_long(place: Place) -> None:
+def test_a_burst_worker_that_takes_too_long_times_out(place: Place) -> None:
     assert place.failure(("slow", 3_000), timeout_ms=300) == "timeout"
     assert place.asked(("a", 1)).batches
 
 
-def test_more_burst_workers_than_there_may_be_are_refused(place: Place) -> None:
+def test_requests_beyond_the_limit_are_refused(place: Place) -> None:
     with ThreadPoolExecutor(3 * AT_MOST) as threads:
 
         def outcome(_: int) -> str:
@@ -108,13 +108,13 @@ def test_more_burst_workers_than_there_may_be_are_refused(place: Place) -> None:
             return "answered"
 
         outcomes = list(threads.map(outcome, range(3 * AT_MOST)))
-    # one that hung in the test before may still be busy
+    # a worker that hung in an earlier test may still be busy
     assert AT_MOST - 1 <= outcomes.count("answered") <= AT_MOST
     assert outcomes.count("answered") + outcomes.count("throttled") == len(outcomes)
     assert place.asked(("a", 1)).batches
 
 
-def test_what_was_used_is_counted(place: Place) -> None:
+def test_usage_is_counted(place: Place) -> None:
     def used() -> tuple[int, int, float, float]:
         place.started.note(place.invoker.taken())
         now = place.started.used()
@@ -130,7 +130,7 @@ def test_what_was_used_is_counted(place: Place) -> None:
     assert place.started.used().cold_starts >= 1
 
 
-def test_warm_ones_are_started_ahead(place: Place) -> None:
+def test_warm_burst_workers_are_started_ahead(place: Place) -> None:
     place.started.warm(AT_MOST)
     until(lambda: place.started.used().cold_starts >= AT_MOST)
 
@@ -142,13 +142,13 @@ def test_an_error_says_how_it_failed_wherever_it_is_read() -> None:
         assert (again.failure, str(again)) == ("throttled", "busy")
 
 
-def test_backends_of_no_known_kind_are_refused() -> None:
-    with pytest.raises(errors.ProtocolError, match="unknown kind: 'other'"):
+def test_backends_of_unknown_kind_are_refused() -> None:
+    with pytest.raises(errors.ProtocolError, match="unknown kind of functions in a plan: 'other'"):
         invoker_at('{"kind": "other"}', Access("token"))
 
 
 class Echo:
-    """A connection to nobody: it answers with what it was made with."""
+    """An invoker without burst workers: it answers with its own arguments."""
 
     def __init__(self, access: Access, answer: str) -> None:
         self._answer = answer.encode()
@@ -168,7 +168,7 @@ def test_another_backend_is_one_entry() -> None:
         )
 
 
-def test_invokers_of_old_runs_are_let_go_of() -> None:
+def test_invokers_of_old_runs_are_closed() -> None:
     texts = [reach_text("local", location=f"grpc://127.0.0.1:{port}") for port in range(1, 20)]
     made = {text: weakref.ref(invoker_at(text, Access("token"))) for text in texts}
     assert invoker_at(texts[-1], Access("token")) is made[texts[-1]]()

@@ -1,4 +1,4 @@
-"""The mark of user code is the same in every process for the same code, and another for any other."""
+"""The mark of user code: equal in every process for the same code, different for other code."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_same_code_has_the_same_mark() -> None:
 
 
 @pytest.mark.parametrize("change", [{"limit": 4}, {"added": 2}])
-def test_what_a_function_reads_counts(change: dict[str, Any]) -> None:
+def test_globals_that_a_function_reads_count(change: dict[str, Any]) -> None:
     assert not set(marks(made())) & set(marks(made(**change)))
 
 
@@ -91,12 +91,12 @@ def test_values_of_any_kind_have_a_mark() -> None:
 
 
 def test_other_processes_have_the_same_mark() -> None:
-    """Whatever their hashes of text are like; a driver and `functions package` are two of them."""
+    """Marks do not depend on the hash seed: a driver and `functions package` are two processes."""
     program = (
         "from tests.offload.backends.test_code_mark import *\n"
         "print(*marks(made()), flow_mark(counting(slow_or_wrong)), code_mark(Handler))"
     )
-    told = {
+    marks = {
         subprocess.run(
             [sys.executable, "-c", program],
             env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -106,8 +106,8 @@ def test_other_processes_have_the_same_mark() -> None:
         ).stdout
         for seed in ("1", "2")
     }
-    assert len(told) == 1
-    assert len(set(told.pop().split())) == 5
+    assert len(marks) == 1
+    assert len(set(marks.pop().split())) == 5
 
 
 def test_a_release_has_its_own_marks(monkeypatch: pytest.MonkeyPatch) -> None:

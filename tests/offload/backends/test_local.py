@@ -1,4 +1,4 @@
-"""Local burst workers as processes: killed, hung, slow, let go, and gone with their driver."""
+"""Local burst workers as processes: killed, hung, slow, ended when idle, and ended with their driver."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ FLOW = counting(slow_or_wrong)
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[LocalWorkers]:
-    found = LocalFunctions(at_most=2, idle_ms=300).start(FLOW, "run", Access("token"))
-    yield found
-    found.stop()
-    assert found._process.returncode == 0
+    workers = LocalFunctions(at_most=2, idle_ms=300).start(FLOW, "run", Access("token"))
+    yield workers
+    workers.stop()
+    assert workers._process.returncode == 0
 
 
 def busy(started: LocalWorkers) -> int | None:
@@ -50,7 +50,7 @@ def busy(started: LocalWorkers) -> int | None:
 def while_busy(
     started: LocalWorkers, threads: ThreadPoolExecutor, timeout_ms: int
 ) -> Future[bytes]:
-    """An invocation that a burst worker is in the middle of."""
+    """An invocation that is in progress in a burst worker."""
     body = request(FLOW, ("slow", 60_000)).to_bytes()
     under_way = threads.submit(invoker_at(started.reach, Access("token")).invoke, body, timeout_ms)
     until(lambda: busy(started))
@@ -83,7 +83,7 @@ def test_a_burst_worker_that_hangs_is_ended(started: LocalWorkers) -> None:
     )
 
 
-def test_when_nobody_asks_there_are_none(started: LocalWorkers) -> None:
+def test_without_requests_there_are_no_burst_workers(started: LocalWorkers) -> None:
     invoker_at(started.reach, Access("token")).invoke(request(FLOW, ("a", 1)).to_bytes(), 10_000)
     assert started.up()
     until(lambda: not started.up())
@@ -101,7 +101,7 @@ def test_large_requests_and_answers(started: LocalWorkers) -> None:
     assert sum(batch.num_rows for batch in got.batches) == 30_000
 
 
-def test_a_stopped_service_leaves_no_connection_and_tells_what_it_used() -> None:
+def test_a_stopped_service_leaves_no_connection_and_reports_its_usage() -> None:
     stopped = LocalFunctions(at_most=1).start(FLOW, "run", Access("token"))
     invoker_at(stopped.reach, Access("token")).invoke(request(FLOW, ("a", 1)).to_bytes(), 10_000)
     stopped.stop()
@@ -112,13 +112,13 @@ def test_a_stopped_service_leaves_no_connection_and_tells_what_it_used() -> None
         stopped.up()
 
 
-def test_who_has_not_the_token_is_not_answered(started: LocalWorkers) -> None:
+def test_requests_without_the_token_are_refused(started: LocalWorkers) -> None:
     stranger = LocalInvoker(Access("another token"), started._service.location)
     with pytest.raises(WorkerFailed, match="token"):
         stranger.invoke(request(FLOW, ("a", 1)).to_bytes(), 5_000)
 
 
-def test_burst_workers_are_as_slow_and_start_as_slowly_as_they_are_told() -> None:
+def test_burst_workers_have_the_configured_speed_and_start_time() -> None:
     flow = counting(doubled)
     functions = LocalFunctions(at_most=1, start_ms=300, speed=0.5)
     started = functions.start(
@@ -135,14 +135,14 @@ def test_burst_workers_are_as_slow_and_start_as_slowly_as_they_are_told() -> Non
         used = started.used()
     finally:
         started.stop()
-    assert times[0] >= 0.3 + 0.2  # its start, then 100 records at 500 a second
+    assert times[0] >= 0.3 + 0.2  # its start, then 100 records at 500 per second
     assert 0.2 <= times[1] < times[0]
     assert used.cold_starts == 1
     assert 300 <= used.cold_start_ms < 3_000
-    assert started.used() == used  # also when all is over
+    assert started.used() == used  # also after the end
 
 
-def test_a_service_that_dies_fails_all_that_ask_and_nothing_else() -> None:
+def test_a_service_that_dies_fails_its_requests_and_nothing_else() -> None:
     started = LocalFunctions(keep_warm=1).start(FLOW, "run", Access("token"))
     invoker, body = invoker_at(started.reach, Access("token")), request(FLOW, ("a", 1)).to_bytes()
     invoker.invoke(body, 10_000)
@@ -160,7 +160,7 @@ def test_a_service_that_dies_fails_all_that_ask_and_nothing_else() -> None:
 
 
 def test_a_flow_that_cannot_be_loaded_is_an_error_at_once() -> None:
-    with pytest.raises(SettingError, match="did not come up"):
+    with pytest.raises(SettingError, match="did not start"):
         LocalFunctions().start(counting(_Unloadable()), "run", Access("token"))
 
 
@@ -173,7 +173,7 @@ class _Unloadable:
 
 
 def test_all_end_with_the_driver_however_it_ends(tmp_path: Path) -> None:
-    """One burst worker works, and will for long, when the driver is killed."""
+    """One burst worker is busy with long work when the driver is killed."""
     driver = tmp_path / "driver.py"
     driver.write_text(
         textwrap.dedent("""
@@ -222,7 +222,7 @@ def test_nothing_is_left_of_burst_workers_that_are_stopped() -> None:
     until(lambda: not any(process.is_running() for process in family))
 
 
-def test_couriers_of_other_machines_ask_at_the_address_of_the_driver() -> None:
+def test_couriers_on_other_machines_use_the_address_of_the_driver() -> None:
     listen = Listen("127.0.0.2")
     functions = reachable(LocalFunctions(at_most=1), listen)
     started = functions.start(FLOW, "run", Access("token"))

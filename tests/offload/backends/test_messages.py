@@ -1,4 +1,4 @@
-"""Requests and answers on their way."""
+"""Encoding of requests and answers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ TIME = EpochTime(3, 17, 5, True)
 REQUESTS = Requests.of(FLOW, FLOW.steps, TIME, "3.0.1")
 
 
-def test_a_request_comes_as_it_went() -> None:
+def test_requests_round_trip() -> None:
     sent = REQUESTS.one(4, [rows(("a", 1)), rows(), rows(("b", 2), ("c", 3))])
     got = Request.from_bytes(sent.to_bytes())
     assert got == sent
     assert (got.id, got.steps, got.time, got.rows) == ("3.0.1-4", ("map-1", "count-2"), TIME, 3)
 
 
-def test_an_answer_comes_as_it_went() -> None:
+def test_answers_round_trip() -> None:
     asked = REQUESTS.one(0, [rows(("a", 1))])
     for late in ((), (rows(("z", 9)),)):
         sent = WorkerAnswer(asked.id, PARTIALS, (rows(("a", 1)), rows(("b", 2))), late)
@@ -33,7 +33,7 @@ def test_an_answer_comes_as_it_went() -> None:
     assert WorkerAnswer.from_bytes(nothing.to_bytes(), asked) == nothing
 
 
-def test_what_is_no_answer_to_the_request_is_a_failure() -> None:
+def test_invalid_answers_are_failures() -> None:
     asked = REQUESTS.one(0, [])
     other = WorkerAnswer("3.0.1-1", PARTIALS, (rows(("a", 1)),)).to_bytes()
     own = WorkerAnswer("3.0.1-0", PARTIALS, (rows(("a", 1)),), (rows(("a", 1)),)).to_bytes()
@@ -56,15 +56,15 @@ def test_rows_are_cut_into_requests_that_fit(
 ) -> None:
     parts = [[rows(*some)] for some in channels]
     cut = REQUESTS.cut(parts, limit)
-    assert all(len(one.to_bytes()) <= limit for one in cut)
-    assert [one.id for one in cut] == [f"3.0.1-{n}" for n in range(len(cut))]
-    again = [row for one in cut for batch in one.batches for row in batch.to_pylist()]
+    assert all(len(request.to_bytes()) <= limit for request in cut)
+    assert [request.id for request in cut] == [f"3.0.1-{n}" for n in range(len(cut))]
+    again = [row for request in cut for batch in request.batches for row in batch.to_pylist()]
     assert again == [row for [batch] in parts for row in batch.to_pylist()]
 
 
-def test_a_row_that_is_too_large_for_any_request_is_alone_in_its_own() -> None:
+def test_a_row_that_is_too_large_for_any_request_gets_its_own() -> None:
     [first, large, last] = REQUESTS.cut([[rows(("a", 1), ("b" * 5_000, 2)), rows(("c", 3))]], 3_000)
-    assert [one.rows for one in (first, large, last)] == [1, 1, 1]
+    assert [request.rows for request in (first, large, last)] == [1, 1, 1]
     assert len(large.to_bytes()) > 3_000
 
 

@@ -1,4 +1,4 @@
-"""The pool of local burst workers, with made-up ones and a clock that is handed in."""
+"""The pool of local burst workers, with fake workers and a fake clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.offload.backends.local.pool import WorkerPool
 
 
 class Made:
-    """A burst worker that does as its request says."""
+    """A fake burst worker that behaves as its request says."""
 
     numbers = itertools.count(1)
 
@@ -50,7 +50,7 @@ class Trial:
         return raised.value.failure
 
 
-def test_one_that_is_idle_is_used_again() -> None:
+def test_an_idle_worker_is_reused() -> None:
     trial = Trial()
     assert [trial.pool.invoke(body, 1_000) for body in (b"a", b"b")] == [b"a", b"b"]
     used = trial.pool.used
@@ -58,7 +58,7 @@ def test_one_that_is_idle_is_used_again() -> None:
 
 
 @pytest.mark.parametrize(("request_", "failure"), [(b"die", "failed"), (b"hang", "timeout")])
-def test_one_that_dies_or_hangs_is_ended(request_: bytes, failure: str) -> None:
+def test_a_worker_that_dies_or_hangs_is_ended(request_: bytes, failure: str) -> None:
     trial = Trial(at_most=1)
     assert trial.failure(request_) == failure
     assert trial.made[0].ended
@@ -68,14 +68,14 @@ def test_one_that_dies_or_hangs_is_ended(request_: bytes, failure: str) -> None:
     assert (trial.pool.used.invocations, trial.pool.used.failed) == (2, 1)
 
 
-def test_one_whose_code_fails_lives_on() -> None:
+def test_a_worker_whose_code_fails_stays() -> None:
     trial = Trial()
     assert trial.failure(b"fail") == "failed"
     assert trial.pool.up == {trial.made[0].pid: "idle"}
     assert trial.pool.used.failed == 1
 
 
-def test_those_that_are_idle_for_long_are_let_go_down_to_the_warm_ones() -> None:
+def test_workers_that_are_idle_for_long_are_ended_except_warm_ones() -> None:
     trial = Trial()
     trial.pool.warm(2)
     trial.pool.tend()
@@ -91,14 +91,14 @@ def test_those_that_are_idle_for_long_are_let_go_down_to_the_warm_ones() -> None
     assert not trial.pool.up
 
 
-def test_no_more_are_kept_warm_than_there_may_be() -> None:
+def test_no_more_are_kept_warm_than_the_limit() -> None:
     trial = Trial(at_most=2)
     trial.pool.warm(100)
     trial.pool.tend()
     assert len(trial.made) == 2
 
 
-def test_beyond_the_most_requests_are_refused_and_cost_nothing() -> None:
+def test_requests_beyond_the_limit_are_refused_and_cost_nothing() -> None:
     trial = Trial(at_most=1)
     begun, ended = threading.Event(), threading.Event()
 
@@ -120,7 +120,7 @@ def test_beyond_the_most_requests_are_refused_and_cost_nothing() -> None:
     assert trial.pool.invoke(b"c", 1_000) == b"c"
 
 
-def test_one_that_does_not_start_leaves_its_place_to_others() -> None:
+def test_a_worker_that_does_not_start_frees_its_place() -> None:
     trial = Trial(at_most=1)
     start = trial.start
 
@@ -133,7 +133,7 @@ def test_one_that_does_not_start_leaves_its_place_to_others() -> None:
     assert trial.pool.invoke(b"a", 1_000) == b"a"
 
 
-def test_one_that_starts_too_slowly_is_there_for_the_next() -> None:
+def test_a_worker_that_starts_too_slowly_serves_the_next_request() -> None:
     trial = Trial()
     with pytest.raises(WorkerFailed) as raised:
         trial.pool.invoke(b"a", timeout_ms=200)

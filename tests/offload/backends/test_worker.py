@@ -1,4 +1,4 @@
-"""Rows that go through burst workers make the same state, and the same output, as rows that do not."""
+"""Rows that go through burst workers give the same state and output as rows that do not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SLOTS = 8
 
 
 class Courier:
-    """Takes the rows of one channel: some itself, some to burst workers, in several requests each."""
+    """Sends the rows of one channel: some directly, some through burst workers, in several requests each."""
 
     def __init__(self, step: KeyedStep, time: EpochTime, chance: random.Random) -> None:
         self.step, self.plan, self.time, self.chance = step, step.plan, time, chance
@@ -46,7 +46,7 @@ class Courier:
         self.late: list[Row] = []
 
     def sent(self, some: list[Row], roads: int, cut: int) -> tuple[str, list[pa.RecordBatch]]:
-        """What the channel brings: of the courier's own rows, then of each request's."""
+        """Records of the channel: those of the courier's own rows, then those of each request."""
         taken = self._roads(some, roads)
         sender = self.plan.sender(self.time, two_stage=True)
         sent = [
@@ -107,7 +107,7 @@ def with_burst_workers(
 
 
 def state(operator: Operator | None) -> Counter[str]:
-    """What a table holds, whatever the order of its entries and of the items of a list."""
+    """Content of a table, independent of the order of entries and of list items."""
     assert operator is not None
     table = operator.table
     whole = table.export(table.entries_in(np.arange(table.slots)))
@@ -153,7 +153,7 @@ def test_a_segment_without_a_keyed_step_gives_rows() -> None:
     assert (got.kind, got.batches) == (ROWS, (rows(("a", 6)),))
 
 
-def test_rows_that_cannot_go_on_fail_the_invocation() -> None:
+def test_bad_rows_fail_the_invocation() -> None:
     flow = counting(slow_or_wrong)
     with pytest.raises(ValueError, match="such a row"):
         BurstWorker(flow).answer(request(flow, ("a", 1), ("wrong", 1)).to_bytes())

@@ -1,4 +1,4 @@
-"""Waiting for something to become so."""
+"""Waiting for a condition."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 
 def until(holds: Callable[[], object], seconds: float = 20.0) -> None:
-    """Returns as soon as it holds; fails if it does not in time."""
+    """Wait until a condition is true. Fails on a timeout."""
     end = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < end, "it did not become so in time"
+        assert time.monotonic() < end, "timed out waiting for a condition"
         time.sleep(0.005)

@@ -1,4 +1,4 @@
-"""A courier's invocations: how many at a time, until when, and what is made of what comes."""
+"""A courier's invocations: concurrency, deadline, and handling of answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BATCH = rows(*((f"k{n}", n) for n in range(12)))
 
 
 class Asked:
-    """Burst workers that do what they are told by the number of the request."""
+    """Burst workers whose behaviour depends on the number of the request."""
 
     request_limit: int | None = None
 
@@ -58,7 +58,7 @@ def total(answer: WorkerAnswer) -> int:
     return sum(row["sum(v)"] for batch in answer.batches for row in batch.to_pylist())
 
 
-def test_so_many_at_a_time() -> None:
+def test_concurrency_is_limited() -> None:
     together = threading.Barrier(3)
 
     def does(number: int, request: bytes) -> bytes:
@@ -72,7 +72,7 @@ def test_so_many_at_a_time() -> None:
     assert all(0 < timeout <= 10_000 for timeout in workers.timeouts)
 
 
-def test_what_is_late_is_not_looked_at() -> None:
+def test_late_answers_are_ignored() -> None:
     late, gone = threading.Event(), threading.Event()
 
     def does(number: int, request: bytes) -> bytes:
@@ -92,7 +92,7 @@ def test_what_is_late_is_not_looked_at() -> None:
     assert 300 <= invocations.wait_ms < 5_000
 
 
-def test_one_that_is_not_free_in_time_is_not_asked() -> None:
+def test_requests_without_a_free_worker_in_time_are_not_sent() -> None:
     late = threading.Event()
     workers = Asked(lambda number, request: WORK.answer(request) if late.wait(10) else b"")
     invocations = Invocations(workers, asked(4), total, 1, 100)

@@ -1,4 +1,4 @@
-"""Couriers with more rows than hosts can take: how many go to burst workers, and that it is the same ones."""
+"""Couriers with more rows than hosts can take: how many go to burst workers, and always the same ones."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def batches(whole: pa.RecordBatch, each: int) -> Iterator[pa.RecordBatch]:
         yield whole.slice(first, each)
 
 
-def test_what_hosts_can_take_is_theirs() -> None:
+def test_rows_that_hosts_can_take_stay() -> None:
     made = router()
     assert sum(b.num_rows for b in made.through(batches(rows(800), 100))) == 800
     assert (made.kept, made.carried, made.aside) == (800, 0, [])
 
 
 @pytest.mark.parametrize("number", [801, 2_000, 10_000])
-def test_of_more_hosts_keep_what_they_have_room_for(number: int) -> None:
+def test_beyond_the_limit_hosts_keep_what_they_have_room_for(number: int) -> None:
     made = router()
     kept = sum(b.num_rows for b in made.through(batches(rows(number), 70)))
     assert kept == made.kept == number - made.carried
@@ -72,7 +72,7 @@ def test_a_decided_share_is_only_raised() -> None:
     assert many.carried == pytest.approx(1_800, rel=0.1)
 
 
-def test_not_more_is_held_than_it_takes_to_know_the_share() -> None:
+def test_no_more_rows_are_held_than_the_share_needs() -> None:
     read = 0
 
     def endless() -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""What couriers tell of rows that burst workers carry."""
+"""Couriers' reports on rows that go to burst workers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def loads(on: MiniCluster) -> list[int]:
 def test_loads_are_those_without_burst_workers(
     tmp_path: Path, plan: object, users: int, rows: int
 ) -> None:
-    """Whether couriers combine the rows of a key or not."""
+    """Loads are the same whether couriers combine the rows of a key or not."""
     flow, parts = flow_of(plan), parts_of(users, rows)
     with cluster(flow, str(tmp_path / "alone")) as on:
         on.run(parts)
@@ -67,25 +67,27 @@ def test_loads_are_those_without_burst_workers(
         by.chance = 1.0
         on.run(parts)
         assert np.allclose(loads(on), alone, rtol=0.15, atol=3)
-        assert sum(told.rows for seen in on.registry.seen() for told in seen.offloaded) > rows / 3
+        assert sum(entry.rows for seen in on.registry.seen() for entry in seen.offloaded) > rows / 3
 
 
-def test_what_burst_workers_did_is_told(tmp_path: Path) -> None:
+def test_work_of_burst_workers_is_reported(tmp_path: Path) -> None:
     flow, parts = flow_of(SUMS), parts_of(100, 200)
     with helped(flow, {"throttle": 1}) as by, cluster(flow, str(tmp_path), helped=by) as on:
         by.chance = 1.0
         on.run(parts)
-        told = [one for seen in on.registry.seen() for one in seen.offloaded]
-        assert [one.segment for one in told] == ["sums", "sums"]
-        assert all(0 < one.rows == one.returned <= 200 and one.records == 0 for one in told)
-        assert all(one.failures == {"throttled": one.invocations} for one in told)
+        offloaded = [entry for seen in on.registry.seen() for entry in seen.offloaded]
+        assert [entry.segment for entry in offloaded] == ["sums", "sums"]
+        assert all(
+            0 < entry.rows == entry.returned <= 200 and entry.records == 0 for entry in offloaded
+        )
+        assert all(entry.failures == {"throttled": entry.invocations} for entry in offloaded)
         used = sum((seen.used for seen in on.registry.seen()), Usage())
-        assert used.invocations == sum(one.invocations for one in told)
+        assert used.invocations == sum(entry.invocations for entry in offloaded)
 
 
 def test_a_report_survives_the_wire() -> None:
     counts = {"rows": 9, "records": 3, "invocations": 2, "returned": 4, "wait_ms": 17}
-    told = Seen(
+    report = Seen(
         9,
         late={"sums": 1},
         loads={"sums": np.arange(3)},
@@ -94,14 +96,12 @@ def test_a_report_survives_the_wire() -> None:
         maps={"map-1": MapWork(3, 1, 0.5)},
         routed={"sums": Routed(9, combined=True)},
     )
-    seen = codec.decode(codec.encode(told), Seen)
+    seen = codec.decode(codec.encode(report), Seen)
     assert seen.loads["sums"].tolist() == [0, 1, 2]
-    assert replace(seen, loads={}) == replace(told, loads={})
+    assert replace(seen, loads={}) == replace(report, loads={})
 
 
-def test_burst_workers_that_cannot_be_reached_are_done_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_connection_couriers_do_the_rows_themselves(tmp_path: Path) -> None:
     flow, parts = flow_of(SUMS), parts_of(100, 200)
     with cluster(flow, str(tmp_path / "alone")) as on:
         on.run(parts)
@@ -111,25 +111,21 @@ def test_burst_workers_that_cannot_be_reached_are_done_without(
         on.run(parts)
         assert on.output(0) == alone
         assert not by.workers.did
-        told = [one for seen in on.registry.seen() for one in seen.offloaded]
-        assert sum(one.returned for one in told) > 0
+        offloaded = [entry for seen in on.registry.seen() for entry in seen.offloaded]
+        assert sum(entry.returned for entry in offloaded) > 0
 
 
-def test_shares_without_burst_workers_mean_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shares_without_burst_workers_are_ignored(tmp_path: Path) -> None:
     with cluster(flow_of(SUMS), str(tmp_path)) as on:
-        ordering(on, monkeypatch, offload=Offload(np.ones(SLOTS), 2, 1000))
+        ordering(on, offload=Offload(np.ones(SLOTS), 2, 1000))
         on.run(parts_of(100, 200))
         assert sum(loads(on)) == 200
         assert all(seen.offloaded == () for seen in on.registry.seen())
 
 
-def test_what_must_be_left_whole_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plans_that_offload_other_segments_are_refused(tmp_path: Path) -> None:
     step = KeyedStep("sums", SLOTS, ProcessPlan(USERS, ["user"], Summed()))
     with cluster(FlowPlan((SourcePlan(USERS),), (step,)), str(tmp_path)) as on:
-        ordering(on, monkeypatch, offload=Offload(np.ones(SLOTS), 2, 1000))
+        ordering(on, offload=Offload(np.ones(SLOTS), 2, 1000))
         with pytest.raises(ProtocolError, match="its state does not merge"):
             on.run([[{"user": "ann", "n": 1}]])

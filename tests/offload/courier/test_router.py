@@ -1,4 +1,4 @@
-"""Which rows a courier hands to burst workers: as many as the plan says, and always the same ones."""
+"""The rows that a courier sends to burst workers: as many as the plan says, and always the same ones."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def bag(batches: list[pa.RecordBatch]) -> Counter[str]:
     return Counter(str(row) for batch in batches for row in batch.to_pylist())
 
 
-def test_of_each_slot_its_share() -> None:
+def test_each_slot_gives_its_share() -> None:
     router, rows = router_of(SUMS), many(20_000)
     stays = router.stays(rows)
     [aside] = router.aside
@@ -75,15 +75,15 @@ def test_of_each_slot_its_share() -> None:
     assert router.by_slot[3] == of_each[3]
 
 
-def test_of_windows_one_share_for_all() -> None:
-    """The slot of a row is that of its key in its window, and it may be in several."""
+def test_windows_have_one_share_for_all_slots() -> None:
+    """The slot of a row depends on its key and window, and a row may be in several windows."""
     router, rows = router_of(WINDOWS), many(20_000)
     router.stays(rows)
     assert router.by_slot is None
     assert router.carried / rows.num_rows == pytest.approx(SHARES.mean(), abs=0.02)
 
 
-def test_before_stateless_steps_one_share_for_all() -> None:
+def test_before_stateless_steps_there_is_one_share_for_all_slots() -> None:
     step = MapStep("map", lambda batch: batch, SCHEMA, SCHEMA)
     router = Router(segment_of(SUMS, step), Offload(SHARES, 4, 1_000))
     router.stays(many(20_000))
@@ -92,7 +92,7 @@ def test_before_stateless_steps_one_share_for_all() -> None:
 
 
 @pytest.mark.parametrize("window", [None, tumbling("1s")])
-def test_where_the_first_row_of_a_key_counts_all_go_one_way(window: Any) -> None:
+def test_if_the_first_row_of_a_key_counts_all_its_rows_go_one_way(window: Any) -> None:
     plan = DistinctPlan(SCHEMA, ["k"], window=window, on=None if window is None else "at")
     router, rows = router_of(plan, [0.5] * SLOTS), many(5_000)
     stays = router.stays(rows)
@@ -103,7 +103,7 @@ def test_where_the_first_row_of_a_key_counts_all_go_one_way(window: Any) -> None
 
 
 @pytest.mark.parametrize(("share", "goes"), [(0.0, 0), (1.0, 300)])
-def test_nothing_and_everything(share: float, goes: int) -> None:
+def test_shares_of_zero_and_one(share: float, goes: int) -> None:
     for plan in (SUMS, WINDOWS):
         router = router_of(plan, [share] * SLOTS)
         assert [batch.num_rows for batch in router.through([many(300)])] == [300 - goes] * (
@@ -112,7 +112,7 @@ def test_nothing_and_everything(share: float, goes: int) -> None:
         assert router.carried == goes
 
 
-def test_rows_without_anything_to_go_by_are_taken_by_their_number() -> None:
+def test_rows_without_usable_columns_are_picked_by_number() -> None:
     schema = pa.schema([("list", pa.list_(pa.int64()))])
     plan = AggregatePlan(schema, ["list"], {"n": ps.count()})
     rows = pa.record_batch({"list": [[1]] * 1000}, schema)
@@ -136,10 +136,10 @@ values = st.fixed_dictionaries(
 
 @settings(max_examples=60)
 @given(st.lists(values, max_size=40), st.randoms(use_true_random=False), st.sampled_from("ab"))
-def test_a_retried_task_parts_its_rows_alike(
+def test_a_retried_task_splits_its_rows_in_the_same_way(
     rows: list[dict[str, Any]], chance: random.Random, kind: str
 ) -> None:
-    """In whatever order they come, and however they are cut into batches."""
+    """The choice does not depend on the order of rows or on how they are cut into batches."""
     schema = SCHEMA if kind == "a" else pa.schema([("k", pa.string())])
     rows = [{name: row[name] for name in schema.names} for row in rows]
     plan = AggregatePlan(schema, ["k"], {"n": ps.count()})

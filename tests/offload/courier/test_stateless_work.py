@@ -1,4 +1,4 @@
-"""Stateless steps that burst workers can help: what couriers tell of them, and at what pace they go."""
+"""Stateless steps with burst workers: couriers' reports on them, and their pace."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def rows(count: int) -> list[Row]:
 
 
 def timing(*segments: str, offload: Offload | None = None, text: str | None = None) -> Any:
-    """Plans that have couriers tell of these, and perhaps hand rows of the first to burst workers."""
+    """Plans that make couriers time these segments, and optionally offload rows of the first."""
     maps = () if offload is None else ((segments[0], offload),)
 
     def changed(plan: EpochPlan) -> EpochPlan:
@@ -75,7 +75,7 @@ def timing(*segments: str, offload: Offload | None = None, text: str | None = No
 def shared(
     store: Path, offload: Offload, chances: Chances = WELL, settings: Settings = SETTINGS
 ) -> Iterator[MiniCluster]:
-    """A cluster whose couriers hand rows of the stateless steps to burst workers."""
+    """A cluster whose couriers send rows of the stateless steps to burst workers."""
     with helped(MAPS, chances) as by:
         plans = timing("next_one", offload=offload, text=by.text)
         with cluster(MAPS, str(store), settings=settings, helped=plans) as on:
@@ -86,36 +86,36 @@ def seen(on: MiniCluster) -> list[Seen]:
     return on.registry.seen()
 
 
-def test_what_is_not_timed_is_not_told(tmp_path: Path) -> None:
+def test_segments_that_are_not_timed_are_not_reported(tmp_path: Path) -> None:
     with cluster(MAPS, str(tmp_path)) as on:
         on.run([rows(50)])
         assert [task.maps for task in seen(on)] == [{}]
 
 
-def test_rows_and_useful_time_are_told_by_segment_and_partition(tmp_path: Path) -> None:
+def test_rows_and_useful_time_are_reported_by_segment_and_partition(tmp_path: Path) -> None:
     with cluster(MAPS, str(tmp_path / "plain")) as plain:
         plain.run([rows(50), rows(20), []])
         expected = plain.sink[0]
     with cluster(MAPS, str(tmp_path / "timed"), helped=timing("next_one")) as on:
         on.run([rows(50), rows(20), []])
-        told = [task.maps["next_one"] for task in seen(on)]
-        assert [(work.rows, work.done) for work in told] == [(50, 50), (20, 20), (0, 0)]
-        assert all(0 <= work.useful_ms < 1_000 for work in told)
+        works = [task.maps["next_one"] for task in seen(on)]
+        assert [(work.rows, work.done) for work in works] == [(50, 50), (20, 20), (0, 0)]
+        assert all(0 <= work.useful_ms < 1_000 for work in works)
         assert on.sink[0] == expected
 
 
 def test_a_courier_keeps_to_its_pace(tmp_path: Path) -> None:
-    """And all that time is useful."""
+    """All of that time counts as useful."""
     with cluster(MAPS, str(tmp_path), settings=PACED, helped=timing("next_one")) as on:
         began = time.monotonic()
         on.run([rows(600), rows(300)])
         assert time.monotonic() - began >= 600 / RATE
-        told = [task.maps["next_one"].useful_ms for task in seen(on)]
-        assert told == pytest.approx([1000 * 600 / RATE, 1000 * 300 / RATE], rel=0.3)
-        assert told[0] >= 1000 * 600 / RATE
+        useful_ms = [task.maps["next_one"].useful_ms for task in seen(on)]
+        assert useful_ms == pytest.approx([1000 * 600 / RATE, 1000 * 300 / RATE], rel=0.3)
+        assert useful_ms[0] >= 1000 * 600 / RATE
 
 
-def test_the_pace_is_kept_also_where_nothing_is_told(tmp_path: Path) -> None:
+def test_the_pace_is_also_kept_without_reports(tmp_path: Path) -> None:
     with cluster(MAPS, str(tmp_path), settings=PACED) as on:
         began = time.monotonic()
         on.run([rows(400)])
@@ -123,8 +123,8 @@ def test_the_pace_is_kept_also_where_nothing_is_told(tmp_path: Path) -> None:
         assert seen(on)[0].maps == {}
 
 
-def test_steps_behind_a_keyed_one_are_told_of_too(tmp_path: Path) -> None:
-    """In a second report, since the first does not wait for hosts."""
+def test_steps_behind_a_keyed_one_are_reported_too(tmp_path: Path) -> None:
+    """They are in a second report, since the first does not wait for hosts."""
     reports: list[list[Seen]] = []
     with cluster(BEHIND, str(tmp_path), helped=timing("same")) as on:
         take = on.registry.actions["report"]
@@ -140,26 +140,26 @@ def test_steps_behind_a_keyed_one_are_told_of_too(tmp_path: Path) -> None:
         assert [int(task.loads["sums"].sum()) for report in reports for task in report] == [7, 7]
 
 
-def test_what_burst_workers_do_is_not_the_courier_s_own(tmp_path: Path) -> None:
+def test_work_of_burst_workers_does_not_count_for_the_courier(tmp_path: Path) -> None:
     offload = Offload(np.array([0.75, 0.0]), 4, 10_000)
     with shared(tmp_path, offload) as on:
         on.run([rows(400), rows(400)])
-        told = [task.maps["next_one"] for task in seen(on)]
-        assert [(work.rows, work.done) for work in told] == [(400, 100), (400, 400)]
+        works = [task.maps["next_one"] for task in seen(on)]
+        assert [(work.rows, work.done) for work in works] == [(400, 100), (400, 400)]
         [(carried,), ()] = [task.offloaded for task in seen(on)]
         assert (carried.rows, carried.returned, carried.invocations) == (300, 0, 2)
 
 
-def test_rows_that_come_back_undone_are_the_courier_s_own(tmp_path: Path) -> None:
+def test_rows_without_an_answer_count_for_the_courier(tmp_path: Path) -> None:
     offload = Offload(np.array([0.75]), 4, 10_000)
     with shared(tmp_path, offload, {"fail": 1}, PACED) as on:
         on.run([rows(400)])
-        [told] = [task.maps["next_one"] for task in seen(on)]
-        assert (told.rows, told.done) == (400, 400)
-        assert told.useful_ms >= 1000 * 400 / RATE
+        [work] = [task.maps["next_one"] for task in seen(on)]
+        assert (work.rows, work.done) == (400, 400)
+        assert work.useful_ms >= 1000 * 400 / RATE
 
 
-def test_each_courier_uses_as_many_burst_workers_as_it_may(tmp_path: Path) -> None:
+def test_each_courier_uses_its_number_of_burst_workers(tmp_path: Path) -> None:
     offload = Offload(np.array([1.0]), 6, 10_000, per_courier=(5, 1))
     with shared(tmp_path, offload) as on:
         on.run([rows(400), rows(40)])
@@ -167,13 +167,13 @@ def test_each_courier_uses_as_many_burst_workers_as_it_may(tmp_path: Path) -> No
 
 
 def test_a_courier_with_too_much_turns_to_burst_workers_by_itself(tmp_path: Path) -> None:
-    """The plan gives them nothing, but says how much couriers can take."""
+    """The plan has no share for burst workers, but a limit of rows for couriers."""
     reflex = Reflex(limit=400.0, room=200.0, each=100.0, merge=0.0, workers=8)
     offload = Offload(np.zeros(2), 1, 10_000, reflex=reflex)
     with shared(tmp_path, offload) as on:
         on.run([rows(150), rows(500)])
-        told = [task.maps["next_one"] for task in seen(on)]
-        assert [(work.rows, work.done) for work in told] == [(150, 150), (500, 100)]
+        works = [task.maps["next_one"] for task in seen(on)]
+        assert [(work.rows, work.done) for work in works] == [(150, 150), (500, 100)]
         assert [task.offloaded[0].invocations for task in seen(on) if task.offloaded] == [4]
 
 
@@ -185,9 +185,9 @@ def test_a_courier_without_a_burst_worker_keeps_its_rows(
     offload = Offload(np.array([0.75]), 1, 10_000, per_courier=(0, 1), reflex=reflex)
     with shared(tmp_path, offload) as on:
         on.run([rows(400), rows(400)])
-        told = [task.maps["next_one"].done for task in seen(on)]
-        assert told[0] == 400
-        assert told[1] <= 100
+        done = [task.maps["next_one"].done for task in seen(on)]
+        assert done[0] == 400
+        assert done[1] <= 100
 
 
 def test_a_courier_without_a_burst_worker_sends_all_rows_to_hosts(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_courier_without_a_burst_worker_sends_all_rows_to_hosts(tmp_path: Path
         alone = on.output(0)
     with helped(BEFORE, WELL) as by, cluster(BEFORE, str(tmp_path), helped=changed) as on:
         on.run([rows(400), rows(400)])
-        carried = [sum(one.rows for one in task.offloaded) for task in seen(on)]
+        carried = [sum(entry.rows for entry in task.offloaded) for task in seen(on)]
         assert carried[0] == 0
         assert carried[1] > 200
         assert on.output(0) == alone

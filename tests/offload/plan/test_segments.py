@@ -1,4 +1,4 @@
-"""What of a flow can go to burst workers."""
+"""The segments of a flow that can go to burst workers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def flow_of(*steps: Step, sources: int = 1, **options: Any) -> FlowPlan:
     return FlowPlan((SOURCE,) * sources, steps, **options)
 
 
-def told(segment: Segment) -> tuple[list[str], str | None, str]:
+def summary(segment: Segment) -> tuple[list[str], str | None, str]:
     own = None if segment.keyed is None else segment.keyed.id
     return [step.id for step in segment.maps], own, segment.reason
 
@@ -58,9 +58,9 @@ def edges(plan: FlowPlan) -> set[str]:
 def test_stateless_steps_go_with_the_keyed_one_behind_them() -> None:
     plan = flow_of(mapped("a"), mapped("b"), keyed("k"), mapped("c"))
     one, two = segments(plan)
-    assert told(one) == (["a", "b"], "k", "")
+    assert summary(one) == (["a", "b"], "k", "")
     assert (one.id, one.reads, one.gives, one.by_slot) == ("k", (0,), 3, False)
-    assert told(two) == (["c"], None, "")
+    assert summary(two) == (["c"], None, "")
     assert (two.id, two.reads, two.gives, two.by_slot) == ("c", (3,), 4, False)
     assert edges(plan) == {
         "source -> router a",
@@ -84,7 +84,7 @@ def test_stateless_steps_go_with_the_keyed_one_behind_them() -> None:
 
 def test_keyed_steps_in_a_row_read_merged_rows() -> None:
     plan = flow_of(keyed("k"), keyed("m"))
-    assert [(told(s), s.by_slot) for s in segments(plan)] == [
+    assert [(summary(s), s.by_slot) for s in segments(plan)] == [
         (([], "k", ""), True),
         (([], "m", ""), True),
     ]
@@ -94,9 +94,9 @@ def test_keyed_steps_in_a_row_read_merged_rows() -> None:
     )
 
 
-def test_a_join_is_left_whole_and_what_comes_before_it_is_not() -> None:
+def test_a_join_is_not_offloaded_but_steps_before_it_are() -> None:
     plan = flow_of(mapped("a", 0), keyed("j", 2, 1, plan=JOINED), keyed("k", 3), sources=2)
-    assert list(map(told, segments(plan))) == [
+    assert list(map(summary, segments(plan))) == [
         (["a"], None, ""),
         ([], "j", "its state does not merge"),
         ([], "k", ""),
@@ -121,12 +121,12 @@ def test_a_join_is_left_whole_and_what_comes_before_it_is_not() -> None:
 def test_a_processor_alone_leaves_the_flow_as_it_was() -> None:
     plan = FlowPlan((SourcePlan(USERS),), (keyed("p", plan=SUMMED),))
     assert edges(plan) == {"source => p", "p -> output"}
-    assert told(segments(plan)[0]) == ([], "p", "its state does not merge")
+    assert summary(segments(plan)[0]) == ([], "p", "its state does not merge")
 
 
 def test_a_stateless_step_with_two_readers_runs_once_for_both() -> None:
     plan = flow_of(mapped("a", 0), mapped("b", 1), keyed("k", 2), keyed("j", 3, 1, plan=JOINED))
-    assert list(map(told, segments(plan))) == [
+    assert list(map(summary, segments(plan))) == [
         (["a"], None, ""),
         (["b"], "k", ""),
         ([], "j", "its state does not merge"),
@@ -138,23 +138,23 @@ def test_a_stateless_step_with_two_readers_runs_once_for_both() -> None:
 
 def test_a_join_of_a_stream_with_itself() -> None:
     plan = flow_of(mapped("a", 0), keyed("j", 1, 1, plan=JOINED))
-    assert list(map(told, segments(plan)))[1] == ([], "j", "its state does not merge")
+    assert list(map(summary, segments(plan)))[1] == ([], "j", "its state does not merge")
     assert [str(node) for node in rewritten(plan).nodes].count("router j") == 1
 
 
-def test_a_merging_step_with_two_streams_is_left_whole() -> None:
+def test_a_merging_step_with_two_streams_is_not_offloaded() -> None:
     plan = flow_of(keyed("k", 0, 1), sources=2)
-    assert told(segments(plan)[0]) == ([], "k", "it reads more than one stream")
+    assert summary(segments(plan)[0]) == ([], "k", "it reads more than one stream")
 
 
-def test_order_of_output_and_one_host_leave_steps_whole() -> None:
+def test_ordered_output_and_a_single_host_prevent_offloading() -> None:
     plan = flow_of(mapped("a"), keyed("k"))
-    assert list(map(told, segments(replace(plan, ordered=True)))) == [
+    assert list(map(summary, segments(replace(plan, ordered=True)))) == [
         (["a"], None, ""),
         ([], "k", "its output is in the order of arrival"),
     ]
     on_one = replace(plan, one_host=True)
-    assert list(map(told, segments(on_one))) == [
+    assert list(map(summary, segments(on_one))) == [
         (["a"], None, "all steps run in one host"),
         ([], "k", "all steps run in one host"),
     ]
@@ -162,7 +162,9 @@ def test_order_of_output_and_one_host_leave_steps_whole() -> None:
 
 
 def test_stateless_flows_and_flows_without_steps() -> None:
-    assert list(map(told, segments(flow_of(mapped("a"), mapped("b"))))) == [(["a", "b"], None, "")]
+    assert list(map(summary, segments(flow_of(mapped("a"), mapped("b"))))) == [
+        (["a", "b"], None, "")
+    ]
     assert segments(flow_of()) == ()
     assert edges(flow_of()) == {"source -> output"}
 
@@ -181,7 +183,7 @@ BY_ARRIVAL = {
 
 
 @pytest.mark.parametrize("name", [*ORDERLESS, *BY_ARRIVAL])
-def test_where_the_first_row_matters_keys_stay_whole(name: str) -> None:
+def test_if_the_first_row_matters_keys_stay_whole(name: str) -> None:
     plan = (ORDERLESS | BY_ARRIVAL)[name]
     assert by_arrival(plan) == (name in BY_ARRIVAL)
     flow = flow_of(mapped("a"), keyed("k", plan=plan))

@@ -1,4 +1,4 @@
-"""What of a flow can go to burst workers: laws that hold for every graph."""
+"""Laws of segments and rewritten graphs that hold for every flow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.offload.plan.test_segments import BY_ARRIVAL, COUNTED, JOINED, flow_o
 
 @st.composite
 def flows(draw: st.DrawFn) -> FlowPlan:
-    """Graphs of all kinds of steps, of which each reads any streams before it."""
+    """Strategy for flows with all kinds of steps, each of which reads any earlier streams."""
     sources = draw(st.integers(1, 3))
     steps: list[Step] = []
     for number in range(draw(st.integers(0, 8))):
@@ -35,32 +35,32 @@ def flows(draw: st.DrawFn) -> FlowPlan:
 
 
 def plain(plan: FlowPlan) -> set[tuple[str, str, str]]:
-    """The edges of a flow as it was written."""
-    found = {
+    """The edges of the flow as the user wrote it."""
+    edges = {
         (stream_name(plan, stream), step.id, _kind(step))
         for number, step in enumerate(plan.steps)
         for stream in plan.reads(number)
     }
     out = len(plan.sources) + len(plan.steps) - 1 if plan.steps else 0
-    return found | {(stream_name(plan, out), "output", "one-to-one")}
+    return edges | {(stream_name(plan, out), "output", "one-to-one")}
 
 
 def _kind(step: Step) -> str:
     return "exchange" if isinstance(step, KeyedStep) else "one-to-one"
 
 
-def inactive(found: tuple[Edge, ...]) -> set[tuple[str, str, str]]:
-    """The edges that rows take while nothing is offloaded: routers and merges hand them on."""
-    left = [e for e in found if "transient" not in (e.source.kind, e.target.kind)]
+def inactive(edges: tuple[Edge, ...]) -> set[tuple[str, str, str]]:
+    """The edges that rows take while nothing is offloaded: routers and merges pass them through."""
+    left = [e for e in edges if "transient" not in (e.source.kind, e.target.kind)]
     while True:
         handed = [e for e in left if e.target.kind in ("router", "merge")]
         if not handed:
             return {(str(e.source), str(e.target), e.kind) for e in left}
-        one = handed[0]
-        after = [e for e in left if e.source == one.target]
-        before = [e for e in left if e.target == one.target]
-        assert after, f"{one.target} gives nothing"
-        rest = [e for e in left if one.target not in (e.source, e.target)]
+        edge = handed[0]
+        after = [e for e in left if e.source == edge.target]
+        before = [e for e in left if e.target == edge.target]
+        assert after, f"{edge.target} gives nothing"
+        rest = [e for e in left if edge.target not in (e.source, e.target)]
         cut = [(b, a) for b in before for a in after]
         kinds = [{b.kind, a.kind} for b, a in cut]
         joined = [
@@ -72,15 +72,15 @@ def inactive(found: tuple[Edge, ...]) -> set[tuple[str, str, str]]:
 
 @settings(max_examples=200)
 @given(flows())
-def test_while_nothing_is_offloaded_the_flow_is_as_it_was_written(plan: FlowPlan) -> None:
-    # A step that nobody reads has no merge to hand its rows on.
+def test_without_offloading_the_flow_is_as_the_user_wrote_it(plan: FlowPlan) -> None:
+    # A step without readers has no merge that passes its rows on.
     read = {stream for number in range(len(plan.steps)) for stream in plan.reads(number)}
     last = len(plan.sources) + len(plan.steps) - 1
     unread = {stream_name(plan, s) for s in range(len(plan.sources), last) if s not in read}
-    found = tuple(
+    edges = tuple(
         e for e in rewritten(plan).edges if not (e.target.kind == "merge" and e.target.of in unread)
     )
-    assert inactive(found) == plain(plan)
+    assert inactive(edges) == plain(plan)
 
 
 @settings(max_examples=200)
@@ -97,7 +97,7 @@ def test_laws_of_the_rewritten_graph(plan: FlowPlan) -> None:
     for edge in graph.edges:
         ends = (edge.source.kind, edge.target.kind)
         if ends == ("transient", "transient"):
-            # one after the other in one invocation: no burst worker talks to another
+            # one after the other in one invocation: burst workers do not talk to each other
             assert edge.kind == "one-to-one"
         elif edge.target.kind == "transient":
             assert edge.source.kind == "router"
@@ -112,12 +112,12 @@ def test_laws_of_the_rewritten_graph(plan: FlowPlan) -> None:
 @settings(max_examples=200)
 @given(flows())
 def test_laws_of_segments(plan: FlowPlan) -> None:
-    found = segments(plan)
+    parts = segments(plan)
     inside = [
-        step.id for segment in found for step in (*segment.maps, segment.keyed) if step is not None
+        step.id for segment in parts for step in (*segment.maps, segment.keyed) if step is not None
     ]
     assert sorted(inside) == sorted(step.id for step in plan.steps)
-    for segment in found:
+    for segment in parts:
         chain = [step for step in (*segment.maps, segment.keyed) if step is not None]
         numbers = [plan.steps.index(step) for step in chain]
         assert segment.id == chain[-1].id

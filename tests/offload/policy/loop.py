@@ -1,4 +1,4 @@
-"""Rates over time, looked at second by second, or how often one likes: for tests of burst workers."""
+"""Runs an offloader over a sequence of loads, for tests of burst workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.offload.policy.offloader import Offloader
 STEP = StepId("sum")
 BOUNDS = Bounds(SLA(1000, 1000))
 CAPACITY = 1_000.0
-"""Of each host, in records a second."""
+"""Capacity of each host, in records per second."""
 
 
 def seen(slot_rates: Sequence[float] | Floats, hosts: int, now_ms: float = 0.0) -> Vitals:
@@ -35,7 +35,8 @@ def follow(
     from_ms: float = 0.0,
     slots: int = 8,
 ) -> list[Offloading]:
-    """What is decided while the hosts' load, without burst workers, is this from one look to the next."""
+    """The decisions for a sequence of loads, one for each observation. Loads are those without burst
+    workers."""
     return [
         offloader.decide(
             seen(even(load * hosts * CAPACITY, hosts, slots), hosts), BOUNDS, from_ms + n * every_ms
@@ -44,13 +45,13 @@ def follow(
     ]
 
 
-def host_load(vitals: Vitals, found: Offloading) -> Floats:
-    """What hosts have to do while burst workers carry their part."""
-    kept = np.bincount(vitals.owner, vitals.rate * found.kept, len(vitals.hosts))
+def host_load(vitals: Vitals, offloading: Offloading) -> Floats:
+    """Load of hosts while burst workers take their part."""
+    kept = np.bincount(vitals.owner, vitals.rate * offloading.kept, len(vitals.hosts))
     return np.asarray(kept / CAPACITY)
 
 
-def switches(found: Sequence[Offloading]) -> int:
-    """How often burst workers came into play."""
-    carries = [one.carries for one in found]
+def switches(decisions: Sequence[Offloading]) -> int:
+    """Number of times that burst workers were switched on."""
+    carries = [decision.carries for decision in decisions]
     return sum(now and not before for before, now in zip([False, *carries], carries, strict=False))

@@ -10,12 +10,12 @@ from penstock.control.examine.vitals import Floats
 from penstock.offload.policy.shares import apportioned
 
 rows = st.lists(st.integers(0, 10_000), min_size=1, max_size=40).map(
-    lambda found: np.array(found, np.float64)
+    lambda rows: np.array(rows, np.float64)
 )
 
 
 @given(functions=st.integers(1, 60), rows=rows)
-def test_all_are_shared_out_by_rows(functions: int, rows: Floats) -> None:
+def test_burst_workers_are_split_by_rows(functions: int, rows: Floats) -> None:
     each = apportioned(functions, rows)
     assert functions <= sum(each) <= functions + len(rows)
     exact = functions * (rows / rows.sum() if rows.any() else np.ones(len(rows)) / len(rows))
@@ -24,7 +24,7 @@ def test_all_are_shared_out_by_rows(functions: int, rows: Floats) -> None:
 
 
 @given(functions=st.integers(1, 60), count=st.integers(1, 40), together=st.integers(1, 50))
-def test_those_at_work_together_have_no_more_than_all(
+def test_couriers_at_work_together_have_no_more_than_all_burst_workers(
     functions: int, count: int, together: int
 ) -> None:
     each = apportioned(functions, np.ones(count), together)
@@ -33,8 +33,8 @@ def test_those_at_work_together_have_no_more_than_all(
 
 
 @given(rows=rows, together=st.integers(1, 50), at_most=st.integers(1, 50))
-def test_nobody_asks_for_more_than_there_are(rows: Floats, together: int, at_most: int) -> None:
-    """Of couriers that all have as much, and any of which may be at work at a time."""
+def test_no_more_are_requested_than_there_are(rows: Floats, together: int, at_most: int) -> None:
+    """All couriers have equal work, and any of them may be at work at the same time."""
     each = apportioned(at_most, np.ones(len(rows)), together, at_most)
     at_work = min(len(rows), together)
     assert np.mean(each) * at_work <= max(at_most, 1) + 1e-6

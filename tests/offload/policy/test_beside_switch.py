@@ -1,4 +1,4 @@
-"""Burst workers and the switch on one step of epochs: who answers a burst, and in what order."""
+"""Burst workers and the switch on one step with epochs: which of them reacts to a burst, and when."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from penstock.sim.run import simulate
 from penstock.sim.trace import Trace
 
 _SLOTS, _DELTA_MS, _STABLE = 32, 100.0, 6_000.0
-"""Records a second that are 60 % of two hosts."""
+"""Slots, milliseconds between observations, and the records per second that load two hosts to 60 %."""
 _FUNCTIONS = WorkerPlane(start_ms=0.0, overhead_ms=0.0)
 
 Rate = Callable[[float], float]
-"""Records a second at a time in seconds."""
+"""Function from a time in seconds to records per second."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class _Run:
         return int(self.outcome.series.hosts[second])
 
     def asked(self, from_s: float) -> list[float]:
-        """When the switch began something, in seconds."""
+        """Times at which the switch started a treatment, in seconds."""
         began = [e.time_ms / 1000 for e in self.outcome.journal if e.event == "began"]
         return [at for at in began if at >= from_s]
 
@@ -69,7 +69,7 @@ def _burst(times: float, from_s: float, to_s: float) -> Rate:
 
 
 @pytest.mark.parametrize("times", [3.0, 5.0, 10.0])
-def test_a_short_burst_is_carried_by_burst_workers_alone(times: float) -> None:
+def test_a_short_burst_goes_to_burst_workers_alone(times: float) -> None:
     run = _run(_burst(times, 40, 70), 100)
     assert run.hosts_at(99) == 2
     assert not run.asked(40)
@@ -99,7 +99,7 @@ def test_hosts_leave_after_a_burst_that_lasted() -> None:
 
 
 @pytest.mark.parametrize("shape", ["sine", "gradual", "saw"])
-def test_other_shapes_are_carried_too(shape: str) -> None:
+def test_bursts_of_other_shapes(shape: str) -> None:
     def rate(at: float) -> float:
         second = at - 40
         if not 0 <= second < 60:
@@ -117,5 +117,5 @@ def test_other_shapes_are_carried_too(shape: str) -> None:
     assert run.worst(40, 120) < 2_000.0
 
 
-def test_without_a_burst_burst_workers_are_never_called() -> None:
+def test_without_a_burst_burst_workers_are_never_used() -> None:
     assert not _run(lambda second: 6_500.0, 60).outcome.series.workers.any()

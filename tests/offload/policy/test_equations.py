@@ -1,4 +1,4 @@
-"""Simpson's rule, equations 1 to 3 and shares of slots, against figures worked out by hand."""
+"""Simpson's rule, equations 1 to 3 and shares of slots, against figures computed by hand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _HOST = (HostId("sum/0"),)
 
 
 def _integral(times: Sequence[float], values: Sequence[float]) -> float:
-    return integral([(at, np.array([one])) for at, one in zip(times, values, strict=True)]).item()
+    return integral(
+        [(at, np.array([value])) for at, value in zip(times, values, strict=True)]
+    ).item()
 
 
 def test_simpson_of_even_spacing_has_weights_1_4_1() -> None:
@@ -33,8 +35,8 @@ def test_simpson_of_uneven_spacing_is_exact_for_parabolas(
     (a, b, c), end = by, left + right
     exact = a * end**3 / 3 + b * end**2 / 2 + c * end
     times = [0.0, left, end]
-    found = _integral(times, [a * at**2 + b * at + c for at in times])
-    assert found == pytest.approx(exact, rel=1e-6, abs=1e-6)
+    result = _integral(times, [a * at**2 + b * at + c for at in times])
+    assert result == pytest.approx(exact, rel=1e-6, abs=1e-6)
 
 
 @given(*[st.floats(0.001, 5.0)] * 2, st.tuples(*[st.floats(0.0, 1000.0)] * 3))
@@ -43,13 +45,13 @@ def test_simpson_of_any_spacing_stays_within_what_was_observed(
 ) -> None:
     times, length = [0.0, left, left + right], left + right
     slack = 1e-6 * length
-    found = _integral(times, values)
-    assert min(values) * length - slack <= found <= max(values) * length + slack
+    result = _integral(times, values)
+    assert min(values) * length - slack <= result <= max(values) * length + slack
     assert _integral(times, [7.0] * 3) == pytest.approx(7.0 * length)
 
 
-def test_a_jump_within_a_moment_does_not_make_a_backlog_out_of_nothing() -> None:
-    """An epoch is looked at when it was read, a moment after the one before it, and when done."""
+def test_a_jump_within_a_moment_does_not_create_a_backlog() -> None:
+    """An epoch is observed when it is read, a moment after the one before it, and when it is done."""
     assert _integral([0.0, 0.001, 1.001], [0.0, 600.0, 600.0]) == pytest.approx(600.3)
 
 
@@ -66,22 +68,22 @@ def _observe(backlog: Backlog, at_s: float, rate: float, throughput: float) -> f
 def test_backlog_is_the_integral_since_the_load_went_up() -> None:
     backlog = Backlog()
     for second in range(5):
-        assert _observe(backlog, second, 500.0, 1000.0) == 0.0  # nobody works ahead
+        assert _observe(backlog, second, 500.0, 1000.0) == 0.0  # no host works ahead
     # 0 beyond at 4 s, 300 at 5 s, 600 at 6 s: a line, of which Simpson's rule makes 600.
     assert _observe(backlog, 5, 1300.0, 1000.0) == pytest.approx(150.0)
     assert _observe(backlog, 6, 1600.0, 1000.0) == pytest.approx(600.0)
 
 
-def test_a_backlog_is_worked_off_and_then_forgotten() -> None:
+def test_a_backlog_is_cleared_and_then_forgotten() -> None:
     backlog = Backlog()
     for second in range(3):
         held = _observe(backlog, second, 1500.0, 1000.0)
     assert held == pytest.approx(1000.0)
-    told = [_observe(backlog, second, 500.0, 1000.0) for second in range(3, 9)]
+    held = [_observe(backlog, second, 500.0, 1000.0) for second in range(3, 9)]
     # Exact while the rates are even; a parabola overshoots a little where they jump.
-    assert told[0] == pytest.approx(1000.0, abs=100.0)
-    assert told[1] == pytest.approx(500.0, abs=170.0)
-    assert told[-1] == 0.0
+    assert held[0] == pytest.approx(1000.0, abs=100.0)
+    assert held[1] == pytest.approx(500.0, abs=170.0)
+    assert held[-1] == 0.0
     assert _observe(backlog, 9, 1200.0, 1000.0) < 200.0 + 1
 
 
@@ -92,7 +94,7 @@ def test_a_long_backlog_is_added_up() -> None:
     assert held == pytest.approx(1000.0)
 
 
-def test_a_backlog_is_of_the_hosts_that_are_there() -> None:
+def test_a_forgotten_backlog_starts_from_zero() -> None:
     backlog = Backlog()
     for second in range(3):
         _observe(backlog, second, 1500.0, 1000.0)
@@ -102,8 +104,8 @@ def test_a_backlog_is_of_the_hosts_that_are_there() -> None:
 
 def test_equation_1_adds_what_waits_to_what_arrives() -> None:
     # 60,000 events wait, 300 K/s arrive, 10 s to recover: 306 K/s.
-    found = recovery_rate(np.array([300e3]), np.array([60e3]), 10_000.0)
-    assert found.tolist() == [306e3]
+    rates = recovery_rate(np.array([300e3]), np.array([60e3]), 10_000.0)
+    assert rates.tolist() == [306e3]
 
 
 def test_equation_2_scales_stable_rates_to_a_busy_core() -> None:
@@ -112,7 +114,7 @@ def test_equation_2_scales_stable_rates_to_a_busy_core() -> None:
     for second, (rate, load) in enumerate([(42e3, 0.75), (38e3, 0.65)]):
         stable.note(1000.0 * second, _HOST, np.array([rate]), np.array([load]), so)
     assert stable.per_core(_HOST, np.array([1.0])).tolist() == pytest.approx([40e3 / 0.7])
-    # What was not stable does not count.
+    # Unstable rates do not count.
     stable.note(3000.0, _HOST, np.array([90e3]), np.array([1.0]), ~so)
     assert stable.per_core(_HOST, np.array([1.0])).tolist() == pytest.approx([40e3 / 0.7])
 
@@ -145,7 +147,7 @@ def test_hosts_are_left_at_the_target_with_what_merging_costs_them() -> None:
     assert relief.level == 0.7
 
 
-def test_who_is_not_to_be_relieved_gives_nothing() -> None:
+def test_hosts_that_are_not_relieved_keep_their_rows() -> None:
     rates, owner, capacity = np.full(4, 500.0), np.array([0, 0, 1, 1]), np.full(2, 1000.0)
     flags = np.array([False, True])
     relief = relieve(rates, owner, capacity, flags, 0.0, OffloadSettings(at_most=9))
@@ -169,7 +171,7 @@ def test_too_few_burst_workers_are_as_busy_as_hosts() -> None:
 
 
 @pytest.mark.parametrize(("merge", "at_most"), [(1.0, 9), (1.5, 9), (0.0, 0)])
-def test_nothing_is_given_where_burst_workers_are_no_help(merge: float, at_most: int) -> None:
+def test_no_shares_if_burst_workers_cannot_help(merge: float, at_most: int) -> None:
     relief = relieve(
         np.array([3000.0]),
         np.zeros(1, np.int64),
@@ -181,7 +183,7 @@ def test_nothing_is_given_where_burst_workers_are_no_help(merge: float, at_most:
     assert (relief.shares.tolist(), relief.workers) == ([0.0], 0)
 
 
-def test_where_a_few_slots_bring_most_the_heaviest_give_first() -> None:
+def test_if_a_few_slots_have_most_load_the_heaviest_are_offloaded_first() -> None:
     rates = np.array([10.0] * 19 + [800.0] + [50.0] * 20)
     owner = np.repeat([0, 1], 20)
     shares = spread(np.array([700.0, 100.0]), rates, owner, np.array([990.0, 1000.0]))

@@ -1,4 +1,4 @@
-"""What holds of burst workers whatever the load does."""
+"""Laws of the offloading policy that hold for any load."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ def _follow(
 
 @settings(deadline=None, max_examples=30)
 @given(_LOADS, _SETTINGS, st.integers(1, 4), st.integers(0, 99), st.floats(200.0, 5_000.0))
-def test_whatever_comes_shares_are_shares_and_end_with_the_burst(
+def test_shares_are_valid_and_end_with_the_burst(
     loads: list[float], made: OffloadSettings, hosts: int, seed: int, every_ms: float
 ) -> None:
     weights = np.random.default_rng(seed).pareto(1.2, 4 * hosts) + 0.01
     # Calm, for the busiest host too.
     calm = 0.5 * weights.sum() / hosts / max(map(np.sum, np.split(weights, hosts)))
     offloader = Offloader(made)
-    found = _follow(offloader, [calm] * 5 + loads, weights, hosts, every_ms)
-    for one in found:
-        assert np.all((one.shares >= 0) & (one.shares <= 1))
-        assert 0 <= one.workers <= made.at_most
-        assert 0 <= one.warm <= made.at_most
-        assert one.carries == (one.workers > 0)
-        assert one.backlog >= 0
-        assert not (one.holds and one.lasts)
-    after = _follow(offloader, [calm] * 80, weights, hosts, every_ms, len(found) * every_ms)
+    decisions = _follow(offloader, [calm] * 5 + loads, weights, hosts, every_ms)
+    for decision in decisions:
+        assert np.all((decision.shares >= 0) & (decision.shares <= 1))
+        assert 0 <= decision.workers <= made.at_most
+        assert 0 <= decision.warm <= made.at_most
+        assert decision.carries == (decision.workers > 0)
+        assert decision.backlog >= 0
+        assert not (decision.holds and decision.lasts)
+    after = _follow(offloader, [calm] * 80, weights, hosts, every_ms, len(decisions) * every_ms)
     assert not after[-1].carries
     assert not after[-1].lasts
     assert not after[-1].holds
@@ -70,40 +70,40 @@ def test_a_burst_that_stays_leaves_hosts_stable(
     load: float, hosts: int, speed: float, partials: float
 ) -> None:
     made = OffloadSettings(speed=speed, partials_per_row=partials, at_most=1000)
-    found = _follow(Offloader(made), [0.5] * 5 + [load] * 40, np.ones(12), hosts, 1_000.0)
-    least = partials * load  # of what functions do for it, a host must merge all
+    decisions = _follow(Offloader(made), [0.5] * 5 + [load] * 40, np.ones(12), hosts, 1_000.0)
+    least = partials * load  # a host must merge all results of functions
     vitals = seen(np.full(12, load * hosts * CAPACITY / 12), hosts)
-    assert host_load(vitals, found[-1]).max() <= max(0.8, least) + 1e-9
+    assert host_load(vitals, decisions[-1]).max() <= max(0.8, least) + 1e-9
     if least < 0.6:
-        assert host_load(vitals, found[-1]).max() >= 0.6
-    busy = found[-1].redirected / (found[-1].workers * speed * CAPACITY)
+        assert host_load(vitals, decisions[-1]).max() >= 0.6
+    busy = decisions[-1].redirected / (decisions[-1].workers * speed * CAPACITY)
     assert busy <= 0.8
 
 
 @pytest.mark.parametrize("load", [0.2, 0.5, 0.7, 0.76])
 @pytest.mark.parametrize(("every_ms", "hosts", "seed"), [(250.0, 1, 1), (250.0, 3, 2), (1e3, 4, 3)])
 def test_noise_brings_no_burst_workers(load: float, seed: int, every_ms: float, hosts: int) -> None:
-    """Poisson arrivals, seen over a window of a second that moves on."""
+    """Arrivals are Poisson, measured over a sliding window of a second."""
     random, parts = np.random.default_rng(seed), round(1_000.0 / every_ms)
     arrived = random.poisson(load * hosts * CAPACITY / 12 / parts, (300, 12))
     offloader = Offloader()
-    found = []
+    decisions = []
     for n in range(parts, 300):
         vitals = seen(arrived[n - parts : n].sum(axis=0).astype(np.float64), hosts)
         newest = replace(vitals, newest_rate=arrived[n - 1] * float(parts), newest_ms=every_ms)
-        found.append(offloader.decide(newest, BOUNDS, n * every_ms))
-    # The first seconds are too few to tell noise by.
-    assert switches(found[40:]) == 0
-    assert len({one.warm for one in found[60:]}) <= 3
+        decisions.append(offloader.decide(newest, BOUNDS, n * every_ms))
+    # The first seconds are too few to estimate the noise.
+    assert switches(decisions[40:]) == 0
+    assert len({decision.warm for decision in decisions[60:]}) <= 3
 
 
 @pytest.mark.parametrize("load", [0.78, 0.8, 0.82])
 @pytest.mark.parametrize(("noise", "seed"), [(0.0, 1), (0.03, 2), (0.1, 3)])
-def test_at_the_edge_burst_workers_do_not_come_and_go(load: float, noise: float, seed: int) -> None:
+def test_at_the_limit_burst_workers_do_not_flap(load: float, noise: float, seed: int) -> None:
     random = np.random.default_rng(seed)
     loads = (load * (1 + noise * random.standard_normal(600))).tolist()
-    found = _follow(Offloader(), loads, np.ones(8), 2, 1_000.0)
-    assert switches(found) <= 10
+    decisions = _follow(Offloader(), loads, np.ones(8), 2, 1_000.0)
+    assert switches(decisions) <= 10
 
 
 @pytest.mark.parametrize(("load", "seed"), [(2.0, 1), (4.0, 2), (8.0, 3)])
@@ -111,15 +111,15 @@ def test_within_a_noisy_burst_shares_are_seldom_changed(load: float, seed: int) 
     random = np.random.default_rng(seed)
     rates = random.poisson(load * CAPACITY / 4, (100, 8)).astype(np.float64)
     offloader = Offloader()
-    found = [
+    decisions = [
         offloader.decide(seen(rate if n > 5 else np.full(8, 100.0), 2), BOUNDS, 1_000.0 * n)
         for n, rate in enumerate(rates)
     ]
-    assert switches(found) == 1
-    assert sum(bool(one.reasons) for one in found[20:]) <= 5
+    assert switches(decisions) == 1
+    assert sum(bool(decision.reasons) for decision in decisions[20:]) <= 5
 
 
-def test_decisions_do_not_depend_on_anything_but_what_is_told() -> None:
+def test_decisions_depend_on_the_inputs_alone() -> None:
     loads = np.random.default_rng(3).uniform(0, 4, 100).tolist()
     twice = [_follow(Offloader(), loads, np.arange(1.0, 9.0), 2, 700.0) for _ in range(2)]
     for one, other in zip(*twice, strict=True):

@@ -1,4 +1,4 @@
-"""Control of a live flow with burst workers: what the machine says, time slot by time slot."""
+"""Control of a live flow with burst workers: the machine's instructions, time slot by time slot."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.trials.ledger import NUMBERS, SLOTS, SUMS
 STEP = SUMS.keyed[0].id
 HOST = HostId(f"{STEP}/0")
 SERVED = 1_000.0
-"""Records a second that the host takes."""
+"""Records per second that the host processes."""
 
 
 class Load:
-    """A host that gets so many records a second, and the machine that looks at it."""
+    """A host at a given rate of records, and the control machine that observes it."""
 
     def __init__(self, **options: Any) -> None:
         elastic = Elastic("static(1)", at_most=1, functions=LocalFunctions(at_most=8), **options)
@@ -46,7 +46,7 @@ class Load:
         return self.machine.orders.offloads.get(STEP)
 
     def pass_slots(self, rate: float, slots: int, reachable: bool = True) -> None:
-        """Time slots of 100 ms in which records come at this rate."""
+        """Run time slots of 100 ms in which records arrive at this rate per second."""
         owner = np.zeros(SLOTS, np.int64)
         placement = ev.StepPlacement((HOST,), owner)
         for _ in range(slots):
@@ -55,7 +55,7 @@ class Load:
             came = np.full(SLOTS, rate / 10 / SLOTS)
             self.arrived = self.arrived + came
             waiting = self.arrived - self.completed
-            # burst workers do theirs at once, the host as many as it can
+            # burst workers finish their records at once, the host as many as it can
             own = (1 - shares) * waiting
             done = min(float(own.sum()), SERVED / 10)
             did = shares * waiting + own * (done / max(float(own.sum()), 1e-9))
@@ -77,7 +77,7 @@ class Load:
             )
 
     def checkpoint(self, rows: int, returned: int = 0, carried: int = 0) -> None:
-        """Two couriers tell of the rows since the last checkpoint."""
+        """Two couriers report the rows since the last checkpoint."""
         told = Offloaded(STEP, rows=carried, records=carried // 10, returned=returned)
         seen = tuple(
             Seen(
@@ -98,12 +98,12 @@ class Load:
                 yield tuple(one.entry.facts["reasons"])
 
 
-def test_a_steady_load_is_left_to_hosts_with_a_reflex_for_what_may_come() -> None:
+def test_a_steady_load_stays_with_hosts_and_gets_a_reflex() -> None:
     load = Load()
     load.pass_slots(400.0, 20)
     assert load.offload is not None
     assert load.offload.reflex is not None
-    assert load.offload.reflex.within_ms is None, "nothing is known of rows before a checkpoint"
+    assert load.offload.reflex.within_ms is None, "rows are unknown before the first checkpoint"
     load.checkpoint(400)
     load.pass_slots(400.0, 2)
     offload = load.offload
@@ -131,7 +131,7 @@ def test_a_burst_goes_to_burst_workers_within_half_a_second_and_comes_back() -> 
     assert len(list(load.told())) >= 2
 
 
-def test_burst_workers_that_do_not_answer_are_left_alone_and_others_are_started() -> None:
+def test_burst_workers_that_do_not_answer_are_paused_and_replaced() -> None:
     load = Load()
     load.pass_slots(400.0, 20)
     load.checkpoint(400)
@@ -143,11 +143,11 @@ def test_burst_workers_that_do_not_answer_are_left_alone_and_others_are_started(
     assert load.offload is None
     assert (NO_ANSWER,) in load.told()
     load.pass_slots(3_000.0, 25)
-    assert load.offload is not None, "they are tried again after a while"
+    assert load.offload is not None, "they are used again after a while"
 
 
 @pytest.mark.parametrize("how", ["gone", "dry run"])
-def test_nothing_goes_to_burst_workers_that_are_not_to_be_used(how: str) -> None:
+def test_burst_workers_that_are_turned_off_get_no_rows(how: str) -> None:
     load = Load()
     load.pass_slots(400.0, 20)
     load.pass_slots(3_000.0, 10)
@@ -158,7 +158,7 @@ def test_nothing_goes_to_burst_workers_that_are_not_to_be_used(how: str) -> None
     assert load.offload is None
 
 
-def test_steps_whose_output_is_by_arrival_are_left_whole_live() -> None:
+def test_live_steps_whose_output_depends_on_arrival_are_not_offloaded() -> None:
     plan = AggregatePlan(NUMBERS, ["k"], {"n": count(), "newest": last("v")})
     flow = FlowPlan((SourcePlan(NUMBERS),), (KeyedStep("newest", 4, plan),))
     assert set(helped(flow)[0]) == {"newest"}
@@ -167,8 +167,8 @@ def test_steps_whose_output_is_by_arrival_are_left_whole_live() -> None:
     assert set(whole) == {"newest"}
 
 
-def test_steps_that_read_changes_are_left_whole_live() -> None:
-    """What is taken back must not come before it was put in."""
+def test_live_steps_that_read_changes_are_not_offloaded() -> None:
+    """A retraction must not come before its insertion."""
     flow = CASES["groups"].flow
     assert set(helped(flow)[0]) == {"last", "groups"}
     segments, whole = helped(flow, live=True)

@@ -1,4 +1,4 @@
-"""Whether burst workers can be relied on."""
+"""Trust in burst workers: when they get no rows because they do not answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys: every type comes back as it went in, distinct keys stay distinct, hashes never change."""
+"""Keys: every type is decoded as it was encoded, distinct keys stay distinct, hashes never change."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_one_number_is_kept_as_an_integer(name: str) -> None:
     assert (codec.layout, codec.storage_type) == ("int", pa.int64())
 
 
-def test_take_gives_keys_in_the_order_asked_for() -> None:
+def test_take_returns_keys_in_the_requested_order() -> None:
     for names in (["int64"], ["string"], ["string", "int64"]):
         batch = batch_of(*(COLUMNS[name] for name in names)).slice(1)
         codec = KeyCodec(batch.schema)
@@ -148,8 +148,8 @@ def nulls(*columns: pa.Array) -> list[bool] | None:
     return None if mask is None else mask.tolist()
 
 
-def test_misaligned_memory_is_read_all_the_same() -> None:
-    """Flight may hand out buffers at any address."""
+def test_misaligned_memory_is_readable() -> None:
+    """Flight may return buffers at any address."""
     values = np.arange(5, dtype=np.int64)
     buffer = pa.py_buffer(b"x" + values.tobytes()).slice(1)
     batch = batch_of(pa.Array.from_buffers(pa.int64(), 5, [None, buffer]))
@@ -159,7 +159,7 @@ def test_misaligned_memory_is_read_all_the_same() -> None:
     assert keys.ints.tolist() == values.tolist()
 
 
-def test_no_column_at_all_is_one_empty_key() -> None:
+def test_a_key_without_columns_is_one_empty_key() -> None:
     codec = KeyCodec(pa.schema([]))
     keys = codec.encode(pa.record_batch({"v": [1, 2, 3]}))
     assert codec.as_tuples(keys) == [(), (), ()]
@@ -168,8 +168,8 @@ def test_no_column_at_all_is_one_empty_key() -> None:
     assert codec.from_values([]).hashes[0] == keys.hashes[0]
 
 
-def test_hashes_and_slots_are_what_checkpoints_were_laid_out_by() -> None:
-    """If this fails, the state in every checkpoint so far would be looked for in wrong slots."""
+def test_hashes_and_slots_match_existing_checkpoints() -> None:
+    """If this fails, the state of every existing checkpoint would be searched in the wrong slots."""
     ints = KeyCodec(pa.schema([("k", pa.int64())])).encode(pa.record_batch({"k": [0, 1, -1]}))
     assert ints.hashes.tolist() == INT_HASHES
     texts = pa.record_batch({"k": ["", "a", "abcd", "abcdefgh", "abcdefghijklmnopq"]})
@@ -191,7 +191,7 @@ TEXT_HASHES = [
 TEXT_SLOTS = [904, 214, 159, 617, 49]
 
 
-def test_slots_are_evenly_filled() -> None:
+def test_keys_are_spread_evenly_over_slots() -> None:
     keys = pa.record_batch({"k": [f"user-{i}" for i in range(64_000)]})
     for batch in (keys, pa.record_batch({"k": np.arange(64_000) * 1024})):
         slots = slots_of(KeyCodec(batch.schema).encode(batch).hashes, 64)
@@ -211,13 +211,13 @@ def test_a_codec_pickles() -> None:
 @pytest.mark.parametrize(
     ("type", "value"), [(pa.int64(), "17"), (pa.date32(), "2024-02-29"), (pa.string(), "x")]
 )
-def test_a_key_can_be_given_as_text(type: pa.DataType, value: Any) -> None:
+def test_a_key_is_parsed_from_text(type: pa.DataType, value: Any) -> None:
     codec = KeyCodec(pa.schema([("k", type)]))
     batch = pa.RecordBatch.from_arrays([pa.array([value]).cast(type)], ["k"])
     assert codec.from_values([value]).hashes[0] == codec.encode(batch).hashes[0]
 
 
-def test_a_key_that_cannot_be_is_refused_with_advice() -> None:
+def test_an_invalid_key_is_rejected_with_a_hint() -> None:
     codec = KeyCodec(pa.schema([("k", pa.int64())]))
     for values in (["seven"], [None], [1, 2], []):
         with pytest.raises(FlowError, match="What to do"):
@@ -227,8 +227,8 @@ def test_a_key_that_cannot_be_is_refused_with_advice() -> None:
             KeyCodec(pa.schema([("m", type)]))
 
 
-def test_received_numbers_need_no_other_kernels() -> None:
-    """numba compiles anew for arrays that are read-only, as those made from bytes are."""
+def test_received_numbers_use_the_same_kernels() -> None:
+    """numba compiles a second kernel for read-only arrays, such as those made from bytes."""
     codec = KeyCodec(pa.schema([("k", pa.string())]))
     keys = codec.encode(pa.record_batch({"k": ["a", "bb", "c"]}))
     kept = keys.take(np.array([2, 1]))

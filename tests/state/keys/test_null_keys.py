@@ -1,4 +1,4 @@
-"""Keys in which a null is a value: it comes back, is like no other value, and tables hold it."""
+"""Keys in which null is a value: it is decoded as null, equals no other value, and works in tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLACES = pa.array([0, None, 1, None, 3, 2])
 
 
 def with_nulls(column: pa.Array) -> pa.Array:
-    """The values of a column with nulls in between; Arrow cannot take from all types."""
+    """The values of a column with nulls in between. (Arrow's `take` does not support all types.)"""
     if pa.types.is_dictionary(column.type):
         return column.cast(pa.string()).take(PLACES).dictionary_encode()
     if column.type == pa.string_view():
@@ -82,7 +82,7 @@ def test_bytes_are_equal_exactly_when_keys_are(rows: list[tuple[Any, ...]], firs
         assert codec.from_values(a).hashes[0] == hash
 
 
-def test_what_lies_under_a_null_does_not_matter() -> None:
+def test_the_memory_under_a_null_is_ignored() -> None:
     valid = pa.py_buffer(b"\x00")
     number = pa.Array.from_buffers(pa.int32(), 2, [valid, pa.py_buffer(np.array([3, 4], np.int32))])
     ends = pa.py_buffer(np.array([0, 1, 3], np.int32))
@@ -96,7 +96,7 @@ def test_what_lies_under_a_null_does_not_matter() -> None:
     assert one == other == b"\0\0\0"
 
 
-def test_nulls_inside_lists_and_structs_are_none() -> None:
+def test_nulls_inside_lists_and_structs_are_rejected() -> None:
     lists = pa.array([[1, None], None, [2]])
     structs = pa.array([{"a": 1}, {"a": None}, None])
     batch = batch_of(lists, structs)
@@ -104,11 +104,11 @@ def test_nulls_inside_lists_and_structs_are_none() -> None:
     mask = codec.null_rows(batch)
     assert mask is not None
     assert mask.tolist() == [True, True, False]
-    with pytest.raises(FlowError, match=r"holds a null.*What to do"):
+    with pytest.raises(FlowError, match=r"contains a null.*What to do"):
         codec.from_values([[1, None], {"a": 1}])
 
 
-def test_whoever_has_the_schema_has_the_codec() -> None:
+def test_the_schema_restores_the_codec() -> None:
     codec = KeyCodec(pa.schema([("k", pa.int64())]), nulls=True)
     packed = pa.ipc.read_schema(codec.schema.serialize())
     for other in (pickle.loads(pickle.dumps(codec)), KeyCodec(codec.schema), KeyCodec(packed)):
@@ -121,14 +121,14 @@ def test_whoever_has_the_schema_has_the_codec() -> None:
     assert plain.layout == "int"
 
 
-def test_the_encoding_is_what_checkpoints_were_written_with() -> None:
+def test_the_encoding_matches_existing_checkpoints() -> None:
     codec = KeyCodec(pa.schema([("k", pa.string()), ("j", pa.int16())]), nulls=True)
     batch = pa.record_batch({"k": ["ab", None], "j": pa.array([None, 3], pa.int16())})
     keys = codec.encode(batch)
     assert bytes_of(keys) == [b"\1\2\0\0\0ab\0", b"\0\1\3\0"]
 
 
-def test_no_column_at_all_is_one_empty_key() -> None:
+def test_a_key_without_columns_is_one_empty_key() -> None:
     codec = KeyCodec(pa.schema([]), nulls=True)
     assert codec.as_tuples(codec.encode(pa.record_batch({"v": [1, 2]}))) == [(), ()]
 
@@ -145,7 +145,7 @@ def test_a_table_keeps_null_keys_apart() -> None:
     assert other.column("total")[other.find(keys)].tolist() == [1, 2, 3, 2, 1]
 
 
-def test_a_checkpoint_with_null_keys_can_be_looked_into(tmp_path: Path) -> None:
+def test_a_checkpoint_with_null_keys_can_be_inspected(tmp_path: Path) -> None:
     keys = KeyCodec(pa.schema([("word", pa.string()), ("n", pa.int64())]), nulls=True).schema
     epoch = [((None, 1), 10), (("null", 1), 20), (("a", None), 30)]
     _, checkpoint = making(tmp_path)(keys, epoch)
@@ -153,5 +153,5 @@ def test_a_checkpoint_with_null_keys_can_be_looked_into(tmp_path: Path) -> None:
         history = checkpoint.history("words", texts)
         assert history is not None
         assert history.entry.state["total"] == total
-    found = checkpoint.entries("words").entries
-    assert [tuple(entry.key.values()) for entry in found] == [("a", None), ("null", 1), (None, 1)]
+    keys = [tuple(entry.key.values()) for entry in checkpoint.entries("words").entries]
+    assert keys == [("a", None), ("null", 1), (None, 1)]

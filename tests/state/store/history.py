@@ -1,4 +1,4 @@
-"""A checkpoint with a history, and a plain dict of what must be in it at every version."""
+"""A checkpoint with a history, and a plain dict of its expected contents at every version."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def keys_of(codec: KeyCodec, keys: Iterable[Any]) -> Keys:
 
 
 def rows_of(codec: KeyCodec, changes: Mapping[Any, tuple[int, str] | None]) -> pa.Table:
-    """Rows as a table gives them in a delta, in no order; None is an entry that was removed."""
+    """Rows in the format of a delta, in any order. None is a removed entry."""
     keys = keys_of(codec, changes)
     values = list(changes.values())
     columns = [
@@ -60,7 +60,7 @@ def rows_of(codec: KeyCodec, changes: Mapping[Any, tuple[int, str] | None]) -> p
 
 
 def entries_of(codec: KeyCodec, table: pa.Table) -> Model:
-    """Rows as the model has them. All must be present, and no key twice."""
+    """Rows in the format of the model. All must be present, and each key at most once."""
     assert all(table.column(PRESENT).to_pylist())
     keys = [key for (key,) in codec.as_tuples(codec.from_storage(table.column(KEY)))]
     assert len(set(keys)) == len(keys)
@@ -78,20 +78,21 @@ class History:
     base: int = -1
     layout: str = ""
     schema: pa.Schema | None = None
+    step: str = "step"
 
     @property
     def newest(self) -> int:
         return len(self.versions) - 1
 
     def epoch(self, changes: Mapping[Any, tuple[int, str] | None], hosts: int = 2) -> None:
-        """Each host has its share of the slots, and seals a delta of it."""
+        """Seal an epoch in which each host writes a delta of its share of the slots."""
         epoch = len(self.versions)
         table = rows_of(self.codec, changes)
         owner = np.array(table.column(SLOT)) % hosts
         deltas: list[DeltaRef] = []
         for host in range(hosts):
             part = table.filter(pa.array(owner == host))
-            deltas.append(self.store.write_delta(epoch, 0, "step", f"step/{host}", part))
+            deltas.append(self.store.write_delta(epoch, 0, self.step, f"{self.step}/{host}", part))
         self.store.write_manifest(self.manifest(epoch, *deltas))
         now = dict(self.versions[-1]) if self.versions else {}
         for key, value in changes.items():
@@ -101,17 +102,17 @@ class History:
         self.versions.append(now)
 
     def manifest(self, epoch: int, *deltas: DeltaRef) -> Manifest:
-        return Manifest(epoch, 0, self.base, self.layout, deltas, {}, {"step": None}, 0, 0)
+        return Manifest(epoch, 0, self.base, self.layout, deltas, {}, {self.step: None}, 0, 0)
 
     def compact(
         self, *groups: Iterable[int], upto: int | None = None, least: int = LEAST_SNAPSHOT
     ) -> None:
-        """Compact as so many hosts would that own these slots; later epochs build on it."""
+        """Compact as hosts that own these slots would. Later epochs build on it."""
         upto = self.newest if upto is None else upto
         tag = f"t{next(_tags)}"
         parts = [
             compact(
-                self.store, "step", self.codec, self.schema or schema_of(self.codec),
+                self.store, self.step, self.codec, self.schema or schema_of(self.codec),
                 np.array(list(slots), np.int32), upto, tag, lambda: None, least,
             )
             for slots in groups or (range(SLOTS),)
@@ -121,7 +122,7 @@ class History:
         self.layout, self.base = self.store.write_layout(layout), upto
 
     def reader(self, version: int | None = None) -> StateReader:
-        reader = StateReader(self.store, "step", self.codec, schema_of(self.codec), SLOTS)
+        reader = StateReader(self.store, self.step, self.codec, schema_of(self.codec), SLOTS)
         reader.refresh(self.newest if version is None else version)
         return reader
 
@@ -141,7 +142,7 @@ class History:
         return whole
 
     def check(self, version: int | None = None) -> None:
-        """The version is what the model says, by scan and by keys."""
+        """Check that a version equals the model, by scan and by keys."""
         version = self.newest if version is None else version
         reader, model = self.reader(version), self.versions[version]
         assert self.scanned(reader) == model

@@ -1,4 +1,4 @@
-"""Compaction: fewer files, the same state; and a crash anywhere costs nothing."""
+"""Compaction: fewer files, the same state, and no damage by a crash at any point."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def snapshot(size: int, slot: int) -> SegmentRef:
 
 
 def files(store: Store, folder: str) -> list[str]:
-    return [found.name for found in store.files.below(folder)]
+    return [file.name for file in store.files.below(folder)]
 
 
 class TestPlan:
@@ -42,7 +42,7 @@ class TestPlan:
         assert plan(StepLayout(runs=runs), [delta(300)], np.array(ALL)).merged == 3
         assert plan(StepLayout(runs=runs), [delta(49)], np.array(ALL)).merged == 0
 
-    def test_runs_of_one_version_go_together(self) -> None:
+    def test_runs_of_one_version_are_merged_together(self) -> None:
         runs = (run(70, 1, range(4), "a"), run(70, 1, range(4, 8), "b"))
         todo = plan(StepLayout(runs=runs), [delta(69)], np.array(ALL))
         assert todo.merged == 0
@@ -54,11 +54,11 @@ class TestPlan:
         assert plan(StepLayout(runs=runs), [delta(50, range(1))], np.arange(2)).merged == 0
         assert plan(StepLayout(runs=runs), [delta(999, range(4, 8))], np.arange(2)).merged == 0
 
-    def test_nothing_new_is_nothing_to_do(self) -> None:
+    def test_no_deltas_need_no_compaction(self) -> None:
         todo = plan(StepLayout(runs=(run(800, 1),)), [], np.array(ALL))
         assert (todo.merged, len(todo.snapshots)) == (0, 0)
 
-    def test_a_slot_gets_a_snapshot_when_its_runs_outgrow_half_of_the_last_one(self) -> None:
+    def test_a_slot_gets_a_snapshot_when_its_runs_exceed_half_of_the_last_one(self) -> None:
         below = StepLayout({0: snapshot(1000, 0), 1: snapshot(10, 1)}, (run(800, 1),))
         assert plan(below, [], np.array(ALL), least=50).snapshots.tolist() == list(range(1, 8))
         assert plan(below, [], np.array(ALL), least=101).snapshots.tolist() == []
@@ -83,7 +83,7 @@ def test_deltas_become_a_run_and_the_run_a_snapshot(store: Store) -> None:
         history.check(version)
 
 
-def test_a_removed_entry_is_told_of_as_long_as_something_older_tells_of_it(store: Store) -> None:
+def test_a_removal_is_stored_as_long_as_an_older_file_has_the_entry(store: Store) -> None:
     history = History(store)
     history.epoch(MANY)
     history.compact(least=0)
@@ -101,7 +101,7 @@ def test_a_removed_entry_is_told_of_as_long_as_something_older_tells_of_it(store
     history.check()
 
 
-def test_slots_of_two_hosts_are_compacted_apart(store: Store) -> None:
+def test_slots_of_two_hosts_are_compacted_separately(store: Store) -> None:
     history = History(store)
     history.epoch(MANY)
     history.compact()
@@ -119,7 +119,7 @@ def test_slots_of_two_hosts_are_compacted_apart(store: Store) -> None:
         history.check(version)
 
 
-def test_a_run_is_trimmed_when_some_of_its_slots_move_on(store: Store) -> None:
+def test_a_run_is_trimmed_when_some_of_its_slots_get_newer_files(store: Store) -> None:
     history = History(store)
     history.epoch(MANY)
     history.compact()
@@ -152,7 +152,7 @@ def test_a_layout_of_an_earlier_version_than_the_newest(store: Store) -> None:
         history.check(version)
 
 
-def test_the_number_of_files_stays_small_and_so_does_what_is_written(store: Store) -> None:
+def test_few_files_and_few_bytes_written(store: Store) -> None:
     history = History(store)
     rng = np.random.default_rng(1)
     written = deltas = most = 0
@@ -162,7 +162,7 @@ def test_the_number_of_files_stays_small_and_so_does_what_is_written(store: Stor
         before = set(files(store, "runs") + files(store, "snapshots"))
         history.compact(least=20_000)
         new = store.files.below("runs") + store.files.below("snapshots")
-        written += sum(found.size for found in new if found.name not in before)
+        written += sum(file.size for file in new if file.name not in before)
         layout = store.read_layout(history.layout)
         most = max(most, len(layout.steps["step"].runs))
     history.epoch({})
@@ -183,7 +183,7 @@ def test_parts_survive_the_wire(store: Store) -> None:
     assert codec.decode(codec.encode(layout), Layout) == layout
 
 
-def test_parts_that_do_not_make_up_a_version_are_refused() -> None:
+def test_parts_that_do_not_make_up_a_version_are_rejected() -> None:
     def part(slots: range, version: int = 5) -> Compacted:
         return Compacted("step", version, pack_slots(slots), StepLayout(), 0)
 
@@ -201,7 +201,7 @@ def test_parts_that_do_not_make_up_a_version_are_refused() -> None:
             merged_layout(old, parts, 5, "t")
 
 
-def test_it_asks_before_each_file_whether_to_go_on(store: Store) -> None:
+def test_check_is_called_before_each_file(store: Store) -> None:
     history = History(store)
     history.epoch(MANY)
 

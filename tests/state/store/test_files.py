@@ -1,4 +1,4 @@
-"""Files: patience with a store that fails, what is durable when a write returns, files that vanish."""
+"""Files: retries of a store that fails, durability of writes, and files that vanish."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OPERATIONS: dict[str, Callable[[Files], object]] = {
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_whatever_fails_shortly_is_tried_again(
+def test_short_failures_are_retried(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     waited: list[tuple[float, str]] = []
@@ -46,11 +46,11 @@ def test_whatever_fails_shortly_is_tried_again(
     assert [(r.name, r.levelno) for r in caplog.records] == [
         ("penstock.store", logging.WARNING)
     ] * 2
-    assert "done after 0.7 s" in caplog.text
+    assert "is done after 0.7 s" in caplog.text
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_what_fails_for_a_minute_is_told(tmp_path: Path, name: str) -> None:
+def test_a_failure_of_a_minute_is_an_error(tmp_path: Path, name: str) -> None:
     pauses: list[float] = []
     some = Files(str(tmp_path), pauses.append)
     some.write("a/file", b"data")
@@ -69,7 +69,7 @@ def test_what_fails_for_a_minute_is_told(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("refusal", [PermissionError, NotADirectoryError])
-def test_what_time_does_not_heal_is_told_at_once(tmp_path: Path, refusal: type[OSError]) -> None:
+def test_permanent_errors_are_not_retried(tmp_path: Path, refusal: type[OSError]) -> None:
     pauses: list[float] = []
     some = Files(str(tmp_path), pauses.append)
     with armed(Fault("store.write", refusal)), pytest.raises(StoreError, match="cannot write"):
@@ -79,7 +79,7 @@ def test_what_time_does_not_heal_is_told_at_once(tmp_path: Path, refusal: type[O
     assert pauses == []
 
 
-def test_a_full_disk_is_not_filled_with_halves(
+def test_a_full_disk_keeps_no_incomplete_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left, one = [3], os.write
@@ -95,10 +95,10 @@ def test_a_full_disk_is_not_filled_with_halves(
     some = Files(str(tmp_path), lambda _: None)
     some.write("a/file", b"all of it")
     assert some.read("a/file") == b"all of it"
-    assert [found.name for found in some.below("")] == ["a/file"]
+    assert [file.name for file in some.below("")] == ["a/file"]
 
 
-def test_a_file_is_on_disk_before_it_has_its_name_and_then_its_name_is(
+def test_a_file_is_synced_before_its_rename_and_the_folder_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, one = tmp_path / "new" / "root", os.fsync
@@ -130,7 +130,7 @@ def test_a_file_is_on_disk_before_it_has_its_name_and_then_its_name_is(
 def test_a_file_that_shrinks_under_a_reader_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mapping of it would end the process."""
+    """A memory-mapped file would kill the process."""
     store = Store(str(tmp_path))
     monkeypatch.setattr(files, "_AT_ONCE", 0)
     rows = rows_of(INTS, {key: (key, "x" * 20) for key in range(40_000)})
@@ -143,10 +143,10 @@ def test_a_file_that_shrinks_under_a_reader_is_an_error(
     assert store.damage(0) != ""
 
 
-def test_a_file_that_its_server_has_forgotten_is_gone(
+def test_a_stale_file_handle_counts_as_a_missing_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a file on NFS that somebody else has removed: a reader moves on to a newer version."""
+    """A file on NFS that another process has removed. A reader then moves to a newer version."""
     store = Store(str(tmp_path))
     monkeypatch.setattr(files, "_AT_ONCE", 0)
     ref = store.write_delta(0, 0, "step", "step/0", rows_of(INTS, {1: (1, "x")}))
@@ -209,12 +209,12 @@ def test_blocks_of_large_files_are_kept_up_to_a_limit(
         ("x", os.path.abspath("x")),
     ],
 )
-def test_local_folders_by_many_names(uri: str, path: str) -> None:
-    filesystem, found = open_filesystem(uri)
-    assert (filesystem.type_name, found) == ("local", path)
+def test_ways_to_name_a_local_folder(uri: str, path: str) -> None:
+    filesystem, opened = open_filesystem(uri)
+    assert (filesystem.type_name, opened) == ("local", path)
 
 
-def test_s3_by_uri_and_by_the_settings_of_spark() -> None:
+def test_s3_options_from_a_uri_and_from_spark_settings() -> None:
     settings = {
         "access.key": "key", "secret.key": "secret", "session.token": "token",
         "endpoint": "minio:9000", "endpoint.region": "eu-west-1", "connection.ssl.enabled": "false",

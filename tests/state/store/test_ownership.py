@@ -1,4 +1,4 @@
-"""Two starts on one checkpoint: the newer one owns it, whatever the older one still does."""
+"""Two starts on one checkpoint: the newer one owns it, and the older one can do no harm."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TAKEN = r"process \d+ of .* on .*, at 1970-01-01 00:00:0\d UTC, has started a fl
 
 
 def starts(store: Store, count: int = 2) -> list[Store]:
-    """Stores of one start after the other."""
+    """Stores of several starts, one after the other."""
     made = [Store(store.place, lambda _: None) for _ in range(count)]
     for n, one in enumerate(made):
         one.claim(n * 1000)
@@ -52,19 +52,19 @@ CHANGES: dict[str, Callable[[Store], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_an_older_start_changes_nothing_any_more(store: Store, change: str) -> None:
+def test_an_older_start_changes_nothing(store: Store, change: str) -> None:
     old = starts(store, 1)[0]
     for epoch in range(2):
         old.write_manifest(manifest(epoch, delta(old, epoch, 1)))
     [new] = starts(store, 1)
-    before = {found.name for found in store.files.below("")}
+    before = {file.name for file in store.files.below("")}
     with pytest.raises(CheckpointError, match=TAKEN):
         CHANGES[change](old)
-    assert {found.name for found in store.files.below("")} == before
+    assert {file.name for file in store.files.below("")} == before
     CHANGES[change](new)
 
 
-def test_of_many_that_start_at_once_each_has_its_own_generation(store: Store) -> None:
+def test_concurrent_starts_get_different_generations(store: Store) -> None:
     if not store.files.excludes:
         pytest.skip("this store cannot exclude others: they find out when they look again")
     made = [Store(store.place) for _ in range(8)]
@@ -87,8 +87,8 @@ def test_of_many_that_start_at_once_each_has_its_own_generation(store: Store) ->
                 one.must_own()
 
 
-def test_where_nobody_is_excluded_the_last_to_write_owns(store: Store) -> None:
-    """Two that begin at the same moment may both have been told that a generation is theirs."""
+def test_without_atomic_puts_the_last_writer_owns(store: Store) -> None:
+    """Two concurrent starts may both believe that they have the generation."""
     [first] = starts(store, 1)
     facts = store.files.read("owners/000000000000.json")
     assert facts is not None
@@ -97,14 +97,14 @@ def test_where_nobody_is_excluded_the_last_to_write_owns(store: Store) -> None:
         "owners/000000000000.json", facts.replace(first.owner.mark.encode(), b"another")
     )
     if first.files.excludes:
-        first.must_own()  # it cannot have happened
+        first.must_own()  # with atomic puts this cannot happen
     else:
         with pytest.raises(CheckpointError, match="has started a flow"):
             first.write_manifest(manifest(0))
 
 
-def test_a_manifest_that_comes_too_late_replaces_none(store: Store) -> None:
-    """The older driver slept between its look at the owners and its write."""
+def test_a_late_manifest_of_an_older_start_replaces_none(store: Store) -> None:
+    """The older driver was suspended between its check of the owners and its write."""
     [old] = starts(store, 1)
     old.write_manifest(manifest(0, run=7))
     new: list[Store] = []
@@ -120,19 +120,19 @@ def test_a_manifest_that_comes_too_late_replaces_none(store: Store) -> None:
     for reader in (new[0], store, Store(store.place)):
         assert reader.epochs() == [0, 1, 2]
         assert [m.run for m in reader.chain(2).manifests] == [7, 2, 2]
-        found = reader.read_manifest(1)
-        assert found is not None
-        assert found.run == 2
+        read = reader.read_manifest(1)
+        assert read is not None
+        assert read.run == 2
 
 
-def test_a_manifest_beyond_those_of_a_newer_start_is_void(store: Store) -> None:
+def test_a_manifest_of_an_older_start_after_a_newer_one_is_ignored(store: Store) -> None:
     old, new = starts(store)
     new.write_manifest(manifest(4))
     old.files.write("manifests/000000000005.json", b"written by one that is no longer the owner")
     assert store.epochs() == new.epochs() == [4]
 
 
-def test_a_clean_up_that_comes_too_late_removes_nothing_of_a_newer_start(
+def test_a_late_clean_up_removes_nothing_of_a_newer_start(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [old] = starts(store, 1)
@@ -144,32 +144,32 @@ def test_a_clean_up_that_comes_too_late_removes_nothing_of_a_newer_start(
     made: set[str] = set()
 
     def must_own(files: object, owner: Owner) -> None:
-        """The old one is the owner as it looks, and no longer when it goes on."""
+        """The old start is the owner when it checks, and no longer when it continues."""
         look(files, owner)  # type: ignore[arg-type]
         if owner == old.owner and not new:
-            before = {found.name for found in store.files.below("")}
+            before = {file.name for file in store.files.below("")}
             new.extend(starts(store, 1))
             tag = new[0].new_tag()
             new[0].write_merged("runs", "step", 2, tag, rows_of(INTS, {1: (1, "x")}))
             new[0].write_layout(Layout(2, tag, {}))
             delta(new[0], 3, 5)
             new[0].write_manifest(manifest(3, delta(new[0], 3, 2)))
-            made.update({found.name for found in store.files.below("")} - before)
+            made.update({file.name for file in store.files.below("")} - before)
 
     monkeypatch.setattr(ownership, "must_own", must_own)
     assert clean(old, keep=2, newest=3).files == 1
     assert not store.files.exists(orphan.file)
-    assert made <= {found.name for found in store.files.below("")}
+    assert made <= {file.name for file in store.files.below("")}
     [(_, ref)] = [one for one in new[0].chain(3).deltas("step") if one[0] == 3]
     assert new[0].open_segment(ref, INTS).rows == 1
     with pytest.raises(CheckpointError, match="has started a flow"):
         clean(old, keep=2, newest=3)
     orphans = {name for name in made if name.startswith(("runs", "layouts"))}
     clean(new[0], keep=2, newest=3)
-    assert not orphans & {found.name for found in store.files.below("")}
+    assert not orphans & {file.name for file in store.files.below("")}
 
 
-def test_how_to_reach_the_newer_query_stays(store: Store) -> None:
+def test_the_address_of_the_newer_query_stays(store: Store) -> None:
     old, new = starts(store)
     old.write_control({"pid": 1})
     new.write_control({"pid": 2})
@@ -201,18 +201,19 @@ def ownership_of(uri: str, store: Store) -> Place:
     return replace(store.place, uri=uri)
 
 
-def test_generations_are_known_by_name() -> None:
+def test_generations_are_in_file_names() -> None:
     assert generation_of("deltas/s/000000000001-0-s-0.arrow") == 0
     assert generation_of("deltas/s/000000000001-0-s-0-ab12cd.arrow") == 0
     assert generation_of("deltas/s/000000000001-0-s-0-ab12cdg7.arrow.77-1.tmp") == 7
+    assert generation_of("deltas/a-beefg9/000000000001-0-a-beefg9-0-ab12cdg7.arrow") == 7
     assert generation_of("layouts/000000000001-12345678.json") == 0
     assert generation_of("runs/s/000000000001-12345678g3-5.arrow") == 3
     assert generation_of("manifests/000000000001-4.json.77-1.tmp") == 4
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_manifests_that_count_are_those_of_one_history(seed: int) -> None:
-    """Each generation goes on before the end of the one before, which writes on for a while."""
+def test_current_manifests_form_one_history(seed: int) -> None:
+    """Each generation begins before the previous one stops, which keeps writing for a while."""
     pick = random.Random(seed)
     names, truth, start = list[str](), dict[int, int](), 0
     for generation in range(4):
@@ -229,6 +230,6 @@ def test_manifests_that_count_are_those_of_one_history(seed: int) -> None:
         if generation == 3:
             truth |= dict.fromkeys(range(end, end + late), 3)
     pick.shuffle(names)
-    found = {epoch: generation_of(file) for epoch, file in current(names).items()}
-    assert {e: g for e, g in found.items() if e in truth} == truth
-    assert list(found) == sorted(found)
+    generations = {epoch: generation_of(file) for epoch, file in current(names).items()}
+    assert {e: g for e, g in generations.items() if e in truth} == truth
+    assert list(generations) == sorted(generations)

@@ -1,4 +1,4 @@
-"""The reader: any version by key, by slot and by time, against a plain dict."""
+"""The reader compared with a plain dict: any version, by key, by slot and by time."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def test_every_version_is_read_by_key_and_by_slot(store: Store) -> None:
     assert reader.version == 0
 
 
-def test_a_key_may_be_asked_for_twice(store: Store) -> None:
+def test_a_key_may_be_requested_twice(store: Store) -> None:
     history = History(store)
     history.epoch(MANY)
-    found = history.reader().find(keys_of(INTS, [3, 4, 3, 5, 5]))
-    assert sorted(found.column("total").to_pylist()) == [3, 3, 4, 5, 5]
+    entries = history.reader().find(keys_of(INTS, [3, 4, 3, 5, 5]))
+    assert sorted(entries.column("total").to_pylist()) == [3, 3, 4, 5, 5]
 
 
 @pytest.mark.parametrize("about_bytes", [1, 1000, 10_000, 1 << 20])
@@ -87,7 +87,7 @@ def test_a_slot_is_read_in_pieces(
         assert max(piece.num_rows for piece in pieces) == 1
 
 
-def test_due_entries_and_the_times_behind_them(store: Store) -> None:
+def test_due_entries_and_the_next_times(store: Store) -> None:
     history = History(store)
     history.epoch({key: (key * 10, "x") for key in range(100)})
     history.compact(least=0)
@@ -137,7 +137,7 @@ def test_files_stay_open_from_version_to_version(
     assert len(reader._open) == 0
 
 
-def test_files_that_are_gone_make_it_move_to_the_newest_version(store: Store) -> None:
+def test_removed_files_make_a_reader_move_to_the_newest_version(store: Store) -> None:
     history = History(store)
     history.epoch(MANY)
     history.compact(least=0)
@@ -154,7 +154,7 @@ def test_files_that_are_gone_make_it_move_to_the_newest_version(store: Store) ->
         reader.find(keys_of(INTS, [2]))
 
 
-def test_a_damaged_file_is_named_when_its_part_is_used(store: Store) -> None:
+def test_an_error_names_a_damaged_file_when_the_part_is_read(store: Store) -> None:
     history = History(store)
     history.epoch(MANY)
     history.compact(least=0)
@@ -172,17 +172,17 @@ def test_a_damaged_file_is_named_when_its_part_is_used(store: Store) -> None:
         reader.find(keys_of(INTS, MANY))
 
 
-def test_state_of_another_form_is_refused(store: Store) -> None:
+def test_state_with_another_schema_is_rejected(store: Store) -> None:
     history = History(store)
     history.epoch(MANY)
     schema = schema_of(INTS).append(pa.field("more", pa.int64()))
     reader = StateReader(store, "step", INTS, schema, SLOTS)
     reader.refresh(0)
-    with pytest.raises(CheckpointError, match="total int64, name string; the flow's step has"):
+    with pytest.raises(CheckpointError, match="total int64, name string, but the flow's step has"):
         reader.find(keys_of(INTS, [1]))
 
 
-def test_several_threads_read_while_it_moves_on(store: Store) -> None:
+def test_several_threads_read_during_refreshes(store: Store) -> None:
     history = History(store)
     history.epoch(MANY)
     for epoch in range(1, 20):
@@ -208,7 +208,9 @@ def test_several_threads_read_while_it_moves_on(store: Store) -> None:
     assert not wrong
 
 
-def test_keys_of_one_hash_are_told_apart(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_with_equal_hashes_are_distinguished_by_the_reader(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     true = key_kernels.hash_bytes
     few = np.uint64(0xF << 60)
     monkeypatch.setattr(key_kernels, "hash_bytes", lambda *key: true(*key) & few)
@@ -240,7 +242,7 @@ ACTIONS = st.lists(
 
 @settings(max_examples=40)
 @given(st.sampled_from([INTS, TEXTS]), ACTIONS)
-def test_any_history_is_read_as_a_dict_would(codec: KeyCodec, actions: list[Any]) -> None:
+def test_any_history_reads_like_a_dict(codec: KeyCodec, actions: list[Any]) -> None:
     _counter[0] += 1
     history = History(Store(f"memory://histories/{_counter[0]}"), codec)
     history.epoch({})
@@ -264,7 +266,7 @@ LISTS = pa.schema([*schema_of(INTS), *patch_fields("l.__list", pa.list_(pa.int64
 
 
 def lists(rows: Mapping[int, tuple[list[int], bool] | None]) -> pa.Table:
-    """Rows of a list state: elements, and whether they are appended to what was there."""
+    """Rows of a list state: elements, and whether they are appended to the existing ones."""
     plain = rows_of(INTS, {k: None if v is None else (len(v[0]), "") for k, v in rows.items()})
     values = list(rows.values())
     columns = [
@@ -296,7 +298,7 @@ class Lists(History):
         return dict(zip(keys, table.column("l.__list").to_pylist(), strict=True))
 
 
-def test_patches_are_put_onto_what_is_older(store: Store) -> None:
+def test_patches_are_applied_to_older_rows(store: Store) -> None:
     history = Lists(store, schema=LISTS)
     rng = np.random.default_rng(3)
     for epoch in range(12):
@@ -319,7 +321,7 @@ def test_patches_are_put_onto_what_is_older(store: Store) -> None:
         assert history.read(table) == model
 
 
-def test_a_patch_on_nothing_is_whole(store: Store) -> None:
+def test_a_patch_without_an_older_row_is_complete(store: Store) -> None:
     nothing: dict[int, Any] = {1: []}
     history = Lists(store, schema=LISTS, versions=[nothing])
     ref = store.write_delta(0, 0, "step", "step/0", lists({1: ([4, 5], True)}))

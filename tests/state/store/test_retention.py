@@ -1,4 +1,4 @@
-"""Retention: what a kept version needs stays, whatever happens meanwhile; the rest goes."""
+"""Retention: files of kept versions stay, whatever happens meanwhile, and all others are removed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MANY = {key: (key, "x") for key in range(100)}
 
 
 def names(store: Store) -> list[str]:
-    return sorted(found.name for found in store.files.below(""))
+    return sorted(file.name for file in store.files.below(""))
 
 
 def test_two_versions_are_kept_with_all_that_they_build_on(store: Store) -> None:
@@ -33,7 +33,7 @@ def test_two_versions_are_kept_with_all_that_they_build_on(store: Store) -> None
     for epoch in range(3, 5):
         history.epoch({epoch: (epoch, "x")}, hosts=1)
     assert clean(store, keep=3, newest=4) == Cleaned(0, 0)
-    before = {found.name: found.size for found in store.files.below("")}
+    before = {file.name: file.size for file in store.files.below("")}
     cleaned = clean(store, keep=2, newest=4)
     left = names(store)
     assert cleaned == Cleaned(6, sum(before.values()) - sum(before[name] for name in left))
@@ -44,7 +44,7 @@ def test_two_versions_are_kept_with_all_that_they_build_on(store: Store) -> None
         store.chain(2)
 
 
-def test_what_nobody_names_goes(store: Store) -> None:
+def test_files_that_no_version_names_are_removed(store: Store) -> None:
     history = History(store)
     history.epoch(MANY, hosts=1)
     history.epoch(MANY, hosts=1)
@@ -63,7 +63,7 @@ def test_what_nobody_names_goes(store: Store) -> None:
     assert names(store) == kept
 
 
-def test_what_may_be_named_yet_stays(store: Store) -> None:
+def test_files_that_may_still_be_named_stay(store: Store) -> None:
     history = History(store)
     history.epoch(MANY, hosts=1)
     history.epoch(MANY, hosts=1)
@@ -101,7 +101,7 @@ def test_a_version_beyond_the_newest_is_not_touched(store: Store) -> None:
         history.check(version)
 
 
-def test_less_than_two_versions_are_not_enough(store: Store) -> None:
+def test_fewer_than_two_versions_are_rejected(store: Store) -> None:
     with pytest.raises(SettingError, match="cannot keep 1 versions"):
         clean(store, keep=1, newest=5)
 
@@ -131,7 +131,7 @@ def test_a_reader_moves_on_when_its_version_is_no_longer_kept(store: Store) -> N
     assert reader.version == 2
 
 
-def test_breaking_off_between_any_two_removals_leaves_the_kept_versions(
+def test_an_interruption_between_any_two_removals_keeps_the_kept_versions(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = Files.remove
@@ -170,7 +170,7 @@ def test_breaking_off_between_any_two_removals_leaves_the_kept_versions(
         max_size=30,
     )
 )
-def test_kept_versions_are_whole_in_any_history(actions: list[Any]) -> None:
+def test_kept_versions_are_complete_in_any_history(actions: list[Any]) -> None:
     _counter[0] += 1
     history = History(Store(f"memory://kept/{_counter[0]}"))
     history.epoch(MANY)

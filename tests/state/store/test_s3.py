@@ -1,4 +1,4 @@
-"""S3 apart from the contract of all stores: how it is reached, what is told at the start, its faults."""
+"""S3, beyond the tests of all stores: connections, errors at the start, faults."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def test_a_uri_with_a_query(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> No
     assert Store(below(folder.replace("//", f"//{keys}"), "penstock")).read_flow() == facts
 
 
-def test_a_small_file_and_a_commit_are_few_requests(place: Place, proxy: FaultProxy) -> None:
-    """Each is a round trip on the way of an epoch."""
+def test_a_small_file_and_a_commit_take_few_requests(place: Place, proxy: FaultProxy) -> None:
+    """Each request adds a round trip to an epoch."""
     store = Store(place)
     store.claim(0)
     proxy.clear()
@@ -62,7 +62,9 @@ def test_a_small_file_and_a_commit_are_few_requests(place: Place, proxy: FaultPr
 @pytest.mark.s3
 @pytest.mark.parametrize("kind", ["error", "throttle", "reset", "lost", "skewed", "slow", "hang"])
 @pytest.mark.parametrize("doing", ["write", "claim", "read"])
-def test_what_passes_is_survived(place: Place, proxy: FaultProxy, kind: Kind, doing: str) -> None:
+def test_temporary_faults_are_survived(
+    place: Place, proxy: FaultProxy, kind: Kind, doing: str
+) -> None:
     first = Store(place)
     first.claim(0)
     first.write_flow({"id": "x"})
@@ -84,7 +86,7 @@ def test_what_passes_is_survived(place: Place, proxy: FaultProxy, kind: Kind, do
 
 
 @pytest.mark.s3
-def test_a_body_that_was_cut_off_is_never_taken_for_whole(place: Place, proxy: FaultProxy) -> None:
+def test_a_truncated_body_is_never_accepted(place: Place, proxy: FaultProxy) -> None:
     some = Files(place, lambda _: None)
     some.write("a", bytes(10_000))
     proxy.order(S3Fault("cut", method="GET", count=5))
@@ -94,8 +96,8 @@ def test_a_body_that_was_cut_off_is_never_taken_for_whole(place: Place, proxy: F
 
 
 @pytest.mark.s3
-def test_a_store_that_hangs_is_given_up_by_the_clock(place: Place, proxy: FaultProxy) -> None:
-    """Tries that take long count, and not only the pauses between them."""
+def test_a_hanging_store_is_an_error_after_a_minute(place: Place, proxy: FaultProxy) -> None:
+    """The duration of attempts counts, not only the pauses between them."""
     now = [0.0]
     some = Files(place, lambda _: None, clock=lambda: now[0])
 
@@ -111,8 +113,8 @@ def test_a_store_that_hangs_is_given_up_by_the_clock(place: Place, proxy: FaultP
     assert now[0] == 75.0
 
 
-def test_of_many_that_put_a_file_at_once_one_does(place: Place, proxy: FaultProxy) -> None:
-    """Answers that are lost do not change that."""
+def test_of_concurrent_conditional_puts_one_succeeds(place: Place, proxy: FaultProxy) -> None:
+    """Also if replies are lost."""
     proxy.order(S3Fault("lost", share=0.2, method="PUT"))
     each = [Files(place, lambda _: None) for _ in range(8)]
     assert all(one.excludes for one in each)
@@ -128,10 +130,8 @@ def test_of_many_that_put_a_file_at_once_one_does(place: Place, proxy: FaultProx
     assert each[0].read("owners/0") == b"%d" % won.index(True)
 
 
-def test_without_boto3_the_last_to_write_owns(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody can be excluded then: both are told that the generation is theirs, and one finds out."""
+def test_without_boto3_the_last_writer_owns(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Puts are not atomic then: both starts believe that they have the generation, and one finds out."""
     monkeypatch.setattr(ConditionalPuts, "possible", lambda _: False)
     one = Store(place)
     one.claim(0)
@@ -144,10 +144,10 @@ def test_without_boto3_the_last_to_write_owns(
 
 
 @pytest.mark.parametrize("refuses", [False, True])
-def test_a_store_without_puts_on_a_condition_is_found_out(
+def test_a_store_without_conditional_puts_is_detected(
     place: Place, monkeypatch: pytest.MonkeyPatch, refuses: bool
 ) -> None:
-    """It does not look at the condition, or refuses it."""
+    """Such a store ignores the condition or rejects it."""
     monkeypatch.setattr("penstock.state.store.s3._unconditional", set())
     some = Files(place)
     assert some.excludes
@@ -169,8 +169,8 @@ def test_a_store_without_puts_on_a_condition_is_found_out(
 
 
 @pytest.mark.s3
-def test_what_is_wrong_is_told_at_once_with_what_to_do(s3: S3Server) -> None:
-    def told(folder: str = "s3://bucket/x", **changes: str) -> str:
+def test_a_wrong_configuration_is_reported_at_once_with_a_hint(s3: S3Server) -> None:
+    def error(folder: str = "s3://bucket/x", **changes: str) -> str:
         settings = s3.settings() | {name.replace("_", "."): to for name, to in changes.items()}
         pauses: list[float] = []
         with pytest.raises(SettingError) as refused:
@@ -179,11 +179,11 @@ def test_what_is_wrong_is_told_at_once_with_what_to_do(s3: S3Server) -> None:
         assert not pauses or "endpoint" in changes
         return str(refused.value)
 
-    assert "make the bucket first" in told("s3://nosuchbucket/x")
-    assert "check the keys" in told(access_key="nobody")
-    assert "check the keys" in told(secret_key="wrong")
-    assert "check that the endpoint" in told(endpoint="http://127.0.0.1:9")
-    assert "check that the endpoint" in told(endpoint="http://nosuchhost.invalid:9")
+    assert "create the bucket" in error("s3://nosuchbucket/x")
+    assert "check the keys" in error(access_key="nobody")
+    assert "check the keys" in error(secret_key="wrong")
+    assert "check that the endpoint" in error(endpoint="http://127.0.0.1:9")
+    assert "check that the endpoint" in error(endpoint="http://nosuchhost.invalid:9")
     Files(on_s3(s3)).must_answer()
 
 
@@ -191,7 +191,7 @@ def test_what_is_wrong_is_told_at_once_with_what_to_do(s3: S3Server) -> None:
     ("kind", "hint"),
     [("denied", "s3:ListBucket"), ("expired", "the session token has expired")],
 )
-def test_keys_that_no_longer_hold_end_a_query_at_once(
+def test_keys_that_become_invalid_are_not_retried(
     place: Place, proxy: FaultProxy, kind: Kind, hint: str
 ) -> None:
     pauses: list[float] = []
@@ -202,7 +202,7 @@ def test_keys_that_no_longer_hold_end_a_query_at_once(
     assert pauses == []
 
 
-def test_another_process_orders_faults(proxy: FaultProxy, place: Place) -> None:
+def test_another_process_can_order_faults(proxy: FaultProxy, place: Place) -> None:
     def ask(method: str, body: bytes = b"") -> dict[str, dict[str, int]]:
         asked = urllib.request.Request(proxy.control, method=method, data=body or None)
         with urllib.request.urlopen(asked, timeout=10) as answer:

@@ -1,4 +1,4 @@
-"""Segments: found by key, read in part, and no damage goes unnoticed."""
+"""Segments: searched by key, read in part, and all damage is detected."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ordered(keys: Keys) -> Keys:
 
 
 def found(codec: KeyCodec, file: SegmentFile, asked: list[Any]) -> dict[Any, Any]:
-    """The entries of these keys; checks that places and rows belong together."""
+    """The entries of these keys. Checks that positions and rows match."""
     keys = ordered(keys_of(codec, asked))
     places, rows = file.find(keys, np.arange(len(keys)))
     table = file.take(rows)
@@ -70,7 +70,7 @@ def test_keys_are_found_in_their_blocks(codec: KeyCodec) -> None:
     assert found(codec, file, []) == {}
 
 
-def test_only_blocks_that_a_key_may_be_in_are_read(
+def test_only_blocks_that_may_contain_a_key_are_read(
     small_blocks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = opened(INTS, MANY)
@@ -81,7 +81,7 @@ def test_only_blocks_that_a_key_may_be_in_are_read(
     assert len(set(read)) <= 2
 
 
-def test_only_the_places_asked_for_are_looked_up() -> None:
+def test_only_the_requested_positions_are_looked_up() -> None:
     file = opened(INTS, MANY)
     keys = ordered(keys_of(INTS, range(100)))
     which = np.arange(0, 100, 2)
@@ -102,7 +102,7 @@ def test_texts_of_any_length(here: set[str], asked: set[str]) -> None:
 
 
 @pytest.mark.parametrize("different", [1, 3])
-def test_keys_with_the_same_hash_are_told_apart(
+def test_keys_with_the_same_hash_are_distinguished(
     monkeypatch: pytest.MonkeyPatch, different: int
 ) -> None:
     sizes = key_kernels.hash_bytes
@@ -153,7 +153,7 @@ def read_all(data: bytes, checksum: int | None) -> pa.Table:
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_any_damaged_byte_is_noticed_and_the_file_named() -> None:
+def test_any_damaged_byte_is_detected_and_the_file_named() -> None:
     data, checksum = write_segment(rows_of(INTS, dict(list(MANY.items())[:20])))
     good = data.to_pybytes()
     assert read_all(good, checksum).num_rows == 20
@@ -168,7 +168,7 @@ def test_any_damaged_byte_is_noticed_and_the_file_named() -> None:
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_damaged_block_is_noticed_when_it_is_used() -> None:
+def test_a_damaged_block_is_detected_when_it_is_used() -> None:
     data, checksum = write_segment(rows_of(INTS, MANY))
     bad = bytearray(data.to_pybytes())
     bad[len(bad) // 2] ^= 1
@@ -180,7 +180,7 @@ def test_a_damaged_block_is_noticed_when_it_is_used() -> None:
 
 
 @pytest.mark.parametrize("codec", [INTS, TEXTS])
-def test_a_delta_of_format_1_is_searched_like_any(codec: KeyCodec) -> None:
+def test_a_delta_of_format_1_can_be_searched(codec: KeyCodec) -> None:
     model = {(k if codec is INTS else f"k{k}"): v for k, v in MANY.items()}
     old = rows_of(codec, model).drop_columns(HASH)
     sink = pa.BufferOutputStream()
@@ -213,14 +213,14 @@ def test_the_order_of_hashes(hashes: list[int]) -> None:
     assert hash_order(array).tolist() == np.argsort(array, kind="stable").tolist()
 
 
-def test_crowded_hashes_are_ordered_in_another_way() -> None:
+def test_crowded_hashes_use_another_sort() -> None:
     array = np.array([*range(500), 2**63], np.uint64)[::-1].copy()
     assert len(segment_kernels.hash_order(array)) == 0
     assert hash_order(array).tolist() == list(range(501))[::-1]
 
 
 def test_huge_keys() -> None:
-    """Keys of megabytes, among small ones, are kept, written, found again and told apart."""
+    """Keys of megabytes among small ones are stored, written, found and distinguished."""
     codec = KeyCodec(pa.schema([("k", pa.string())]))
     names = ["x" * 3_000_000, "x" * 3_000_000 + "y", "small", ""]
     keys = codec.encode(pa.RecordBatch.from_pydict({"k": names}, codec.schema))
@@ -231,6 +231,6 @@ def test_huge_keys() -> None:
     segment = SegmentFile.open(data, "file", codec, checksum)
     ordered = keys.take(np.argsort(keys.hashes))
     which, rows = segment.find(ordered, np.arange(len(ordered)))
-    found = segment.take(rows)
-    told = dict(zip(codec.as_tuples(ordered.take(which)), found["n"].to_pylist(), strict=True))
-    assert told == {(name,): n for n, name in enumerate(names)}
+    values = segment.take(rows)["n"].to_pylist()
+    entries = dict(zip(codec.as_tuples(ordered.take(which)), values, strict=True))
+    assert entries == {(name,): n for n, name in enumerate(names)}

@@ -1,4 +1,4 @@
-"""The store: whole files, the manifest as commit point, patience with a store that fails shortly."""
+"""The store: atomic files, the manifest as commit point, retries of short failures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def delta(store: Store, epoch: int, changes: dict[int, Any]) -> DeltaRef:
 
 
 def names(store: Store) -> list[str]:
-    return sorted(found.name for found in store.files.below(""))
+    return sorted(file.name for file in store.files.below(""))
 
 
 def read_rows(store: Store, ref: DeltaRef) -> pa.Table:
@@ -50,7 +50,7 @@ def test_a_version_is_its_chain_of_manifests(store: Store) -> None:
     assert not [name for name in names(store) if name.endswith(".tmp")]
 
 
-def test_a_chain_begins_behind_its_layout(store: Store) -> None:
+def test_a_chain_begins_after_its_layout(store: Store) -> None:
     layout = Layout(1, "a", {"step": StepLayout()})
     assert store.write_layout(layout) == layout.file == "layouts/000000000001-a.json"
     for epoch in range(4):
@@ -62,7 +62,7 @@ def test_a_chain_begins_behind_its_layout(store: Store) -> None:
     assert [m.epoch for m in store.chain(1).manifests] == [0, 1]
 
 
-def test_a_known_chain_is_not_read_again_but_for_its_newest_manifest(
+def test_only_the_newest_manifest_of_a_known_chain_is_read_again(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layout = store.write_layout(Layout(0, "a", {}))
@@ -108,13 +108,13 @@ def test_several_stores_see_the_same_files(store: Store) -> None:
     assert store.read_flow() == {"id": "replaced"}
 
 
-def test_folders_in_memory_are_apart() -> None:
+def test_folders_in_memory_are_independent() -> None:
     Store("memory://apart/one").write_flow({"id": "one"})
     assert Store("memory://apart/two").read_flow() is None
     assert Store("memory://elsewhere/one").read_flow() is None
 
 
-def test_what_is_missing_is_named(store: Store) -> None:
+def test_an_error_names_the_missing_file(store: Store) -> None:
     ref = delta(store, 0, {1: (1, "x")})
     store.write_manifest(manifest(0, ref))
     store.write_manifest(manifest(2))
@@ -131,7 +131,7 @@ def test_what_is_missing_is_named(store: Store) -> None:
         store.open_segment(ref, INTS)
 
 
-def test_any_damaged_byte_of_a_manifest_or_layout_is_noticed(store: Store) -> None:
+def test_any_damaged_byte_of_a_manifest_or_layout_is_detected(store: Store) -> None:
     store.write_manifest(manifest(0, DeltaRef("step", "step/0", "deltas/a", 1, 1, 1, "80")))
     layout = store.write_layout(Layout(0, "a", {"step": StepLayout()}))
     for name, read in (
@@ -142,7 +142,7 @@ def test_any_damaged_byte_of_a_manifest_or_layout_is_noticed(store: Store) -> No
         assert good is not None
         for at in range(len(good)):
             if good[at : at + 1] == b" ":
-                continue  # between the words of JSON; nothing hangs on it
+                continue  # whitespace between JSON tokens does not matter
             store.files.write(name, good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
             with pytest.raises(CheckpointError, match=name):
                 read()
@@ -151,19 +151,21 @@ def test_any_damaged_byte_of_a_manifest_or_layout_is_noticed(store: Store) -> No
 
 
 @pytest.mark.parametrize("data", [b"", b"not arrow", b"ARROW1" + bytes(100) + b"ARROW1"])
-def test_what_is_no_segment_is_refused(store: Store, data: bytes) -> None:
+def test_a_file_that_is_not_a_segment_is_rejected(store: Store, data: bytes) -> None:
     ref = delta(store, 0, {1: (1, "x")})
     store.files.write(ref.file, data)
     with pytest.raises(CheckpointError, match=r"000000000000-0-step-0\.arrow"):
         read_rows(store, ref)
 
 
-def test_another_format_is_refused(store: Store) -> None:
+def test_an_unknown_format_is_rejected(store: Store) -> None:
     store.write_manifest(manifest(0))
     name = "manifests/000000000000.json"
     facts = json.loads(store.files.read(name) or b"") | {"format": 99}
     store.files.write(name, json.dumps(facts).encode())
-    with pytest.raises(CheckpointError, match="state format 99; this Penstock reads 1 and 2"):
+    with pytest.raises(
+        CheckpointError, match="state format 99, but this release of Penstock reads 1 and 2"
+    ):
         store.read_manifest(0)
 
 
@@ -189,16 +191,16 @@ def test_a_checkpoint_of_format_1_is_read(store: Store) -> None:
     assert [m.epoch for m in store.chain(4).manifests] == [3, 4]
 
 
-def test_a_run_is_never_written_over(store: Store) -> None:
+def test_a_run_is_never_overwritten(store: Store) -> None:
     rows = rows_of(INTS, {1: (1, "x")})
     store.write_merged("runs", "step", 3, "a", rows)
     store.write_merged("snapshots", "step", 3, "a", rows)
     store.write_merged("runs", "step", 3, "b", rows)
-    with pytest.raises(ProtocolError, match="is there already"):
+    with pytest.raises(ProtocolError, match="already exists"):
         store.write_merged("runs", "step", 3, "a", rows)
 
 
-def test_how_to_reach_the_query(store: Store) -> None:
+def test_the_address_of_the_query(store: Store) -> None:
     assert store.read_control() is None
     store.remove_control()
     facts = {"location": "grpc://localhost:1", "pid": 7}
@@ -219,7 +221,7 @@ def test_a_file_stays_readable_while_it_is_replaced_or_removed(store: Store) -> 
     assert entries_of(INTS, after.between(0, 1)) == {2: (2, "y")}
 
 
-def test_a_store_that_fails_shortly_is_asked_again(tmp_path: Path) -> None:
+def test_a_short_failure_of_the_store_is_retried(tmp_path: Path) -> None:
     pauses: list[float] = []
     store = Store(str(tmp_path), pauses.append)
     with armed(Fault("store.write", OSError, hits=(1, 2))):
@@ -228,7 +230,7 @@ def test_a_store_that_fails_shortly_is_asked_again(tmp_path: Path) -> None:
     assert pauses == [0.1, 0.2]
 
 
-def test_a_store_that_stays_full_says_so(tmp_path: Path) -> None:
+def test_a_full_store_is_an_error(tmp_path: Path) -> None:
     store = Store(str(tmp_path), lambda _: None)
     with (
         armed(Fault("store.write", OSError, hits=())),
@@ -237,6 +239,6 @@ def test_a_store_that_stays_full_says_so(tmp_path: Path) -> None:
         store.write_manifest(manifest(0))
 
 
-def test_a_folder_of_an_unknown_kind() -> None:
+def test_an_unknown_uri_scheme() -> None:
     with pytest.raises(SettingError, match="cannot open the folder"):
         Store("nosuch://somewhere")

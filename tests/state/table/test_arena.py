@@ -1,4 +1,4 @@
-"""Rows go into an arena and come out of it as they were, whatever their types."""
+"""An arena returns rows of all types as they were stored."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ VALUES: list[Any] = [
 
 
 def row(n: int) -> dict[str, Any]:
-    """A row of every type; every fifth value or so is null."""
+    """A row with a value of every type. About every fifth value is null."""
     names = SCHEMA.names
-    found = {name: value(n) for name, value in zip(names, VALUES, strict=True)}
-    return {name: None if (n + at) % 5 == 0 else found[name] for at, name in enumerate(names)}
+    values = {name: value(n) for name, value in zip(names, VALUES, strict=True)}
+    return {name: None if (n + at) % 5 == 0 else values[name] for at, name in enumerate(names)}
 
 
 def batch(numbers: list[int]) -> pa.RecordBatch:
@@ -115,7 +115,7 @@ def test_rows_without_nulls_need_no_masks() -> None:
     assert arena.nbytes == 64 * 8
 
 
-def test_rows_of_other_types_are_refused() -> None:
+def test_rows_of_other_types_are_rejected() -> None:
     arena = Arena(pa.schema([("text", pa.string())]))
     with pytest.raises(ProtocolError, match=r"large_string"):
         arena.append(pa.record_batch({"text": pa.array(["a"], pa.large_string())}))
@@ -130,7 +130,7 @@ def test_nested_values_are_joined_as_they_grow() -> None:
     assert taken == [[999, 1000], [0, 1], [500, 501]]
 
 
-def test_more_text_than_an_array_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_much_text_for_an_array_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     arena = Arena(pa.schema([("text", pa.string())]))
     arena.append(pa.record_batch({"text": ["abc", "defg"]}))
     monkeypatch.setattr(module, "_TEXT_BYTES", 6)

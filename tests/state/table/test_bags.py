@@ -1,4 +1,4 @@
-"""Bags against plain lists: whatever is done, undone, moved and written, both hold the same."""
+"""Bags compared with plain lists, under any sequence of changes, undos, moves and writes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def rows_of(numbers: list[int]) -> pa.RecordBatch:
 
 
 def made() -> tuple[ColumnTable, Bags, Bags]:
-    """A table with bags of two kinds and something else."""
+    """A table with two columns of bags and another column."""
     bags, others = Bags("rows", ROW), Bags("others", pa.schema([("n", pa.int64())]))
     columns = [bags.column, Column("total", pa.int64()), others.column]
     table = ColumnTable(KeyCodec(KEY), columns, SLOTS)
@@ -53,7 +53,7 @@ def made() -> tuple[ColumnTable, Bags, Bags]:
 
 
 class Twin:
-    """Bags and the dict of lists that they must be equal to."""
+    """Bags, and the dict of lists that they must equal."""
 
     def __init__(self) -> None:
         self.table, self.bags, self.others = made()
@@ -73,7 +73,7 @@ class Twin:
         return self.codec.encode(pa.RecordBatch.from_pydict({"k": numbers}, KEY))
 
     def bring(self, numbers: list[int]) -> None:
-        """Install what was evicted and is needed now, as a host does before it applies rows."""
+        """Install evicted entries that are needed now, as a host does before it applies rows."""
         if self.away:
             keys = self.keys(numbers)
             missing = keys.take(np.flatnonzero(~self.table.known(keys)))
@@ -90,10 +90,10 @@ class Twin:
         self.next += count
         return list(range(self.next - count, self.next))
 
-    # -- what can be done
+    # -- operations
 
     def append(self, numbers: list[int]) -> None:
-        """Rows to several bags, one to each number; the first number gets more of them."""
+        """Append one row to the bag of each number, and more to the first one's."""
         self.bring(numbers)
         wanted = numbers + numbers[:1] * (sum(numbers) % 25)
         rows = self.fresh(len(wanted))
@@ -104,7 +104,7 @@ class Twin:
             self.model[number] = [*self.model.get(number, []), row]
 
     def replace(self, numbers: list[int]) -> None:
-        """Whole bags at once, some of them empty afterwards, rows in any order of owners."""
+        """Replace whole bags, some with no rows, with rows in any order of owners."""
         distinct = sorted(set(numbers))
         self.bring(distinct)
         entries = self.table.upsert(self.keys(distinct))
@@ -139,7 +139,7 @@ class Twin:
             self.model[number] = [row for at, row in enumerate(rows) if kept(at)]
 
     def touch(self, numbers: list[int]) -> None:
-        """Something else of these entries changes."""
+        """Change another column of these entries."""
         known = [n for n in numbers if n in self.model]
         self.bring(known)
         entries = self.table.find(self.keys(known))
@@ -168,13 +168,13 @@ class Twin:
         self.table.step()
         self.before, self.marks = dict(self.model), []
 
-    def told(self) -> None:
+    def take_delta(self) -> None:
         delta = self.table.delta()
         delta.validate(full=True)
         self.pending.append(delta)
 
     def cut(self, numbers: list[int]) -> None:
-        self.told()
+        self.take_delta()
         self.table.cut()
         self.before, self.marks = dict(self.model), []
         self.cuts.append(dict(self.model))
@@ -190,7 +190,7 @@ class Twin:
         del self.cuts[:durable], self.pending[:durable]
 
     def seal(self, numbers: list[int]) -> None:
-        self.told()
+        self.take_delta()
         self.stored += self.pending
         self.table.seal()
         self._all_durable()
@@ -205,10 +205,10 @@ class Twin:
         self._all_durable()
 
     def tidy(self, numbers: list[int]) -> None:
-        """As an operator does, in the middle of a round, after one or after a seal."""
+        """Tidy as an operator does: within a round, after a round or after a seal."""
         if sum(numbers) % 3:
             [self.seal, self.step][sum(numbers) % 2](numbers)
-        self.table.cuts += 1  # so that it looks
+        self.table.cuts += 1  # so that tidy scans
         self.bags.tidy()
         self.others.tidy()
 
@@ -218,7 +218,7 @@ class Twin:
         self.table.evict(self.table.nbytes * (sum(numbers) % 5) // 4)
 
     def restore(self, numbers: list[int]) -> None:
-        """Go on with another table: that has loaded what the deltas tell, or an export."""
+        """Continue with another table that has loaded the deltas or an export."""
         self.seal(numbers)
         rows = self.files()
         if sum(numbers) % 2 and not self.away:
@@ -229,13 +229,13 @@ class Twin:
         self.away = False
 
     def merge(self, numbers: list[int]) -> None:
-        """Some of the files become one, as compaction makes them."""
+        """Merge some of the files into one, as compaction does."""
         first = sum(numbers) % (len(self.stored) + 1)
         rows = newest(reversed(self.stored[first:]), self.table.schema, self.codec)
         self.stored[first:] = [rows]
 
     def drop(self, numbers: list[int]) -> None:
-        """Slots go away and come back."""
+        """Drop slots and load them again."""
         self.seal(numbers)
         self.bring(list(self.model))
         self.table.seal()
@@ -248,7 +248,7 @@ class Twin:
         self.away = False
 
     def drop_for_good(self, numbers: list[int]) -> None:
-        """Slots go away in the middle of an epoch."""
+        """Drop slots in the middle of an epoch."""
         self.step(numbers)
         slots = np.unique(np.array(numbers[:2], np.int64) % SLOTS)
         self.table.drop(slots)
@@ -260,7 +260,7 @@ class Twin:
                 if slots_of(self.keys([key]).hashes, SLOTS)[0] in slots:
                     del model[key]
 
-    # -- what must hold
+    # -- checks
 
     def check(self) -> None:
         self.bring(list(self.model))
@@ -272,8 +272,8 @@ class Twin:
         assert (np.diff(owner) >= 0).all()
         assert rows.equals(rows_of([n for key in keys for n in self.model[key]]))
         assert owner.tolist() == [at for at, key in enumerate(keys) for _ in self.model[key]]
-        found, ids = self.others.ids(entries)
-        assert found.tolist() == owner.tolist()
+        other_owner, ids = self.others.ids(entries)
+        assert other_owner.tolist() == owner.tolist()
         assert self.others.values("n", ids).equals(rows.column("n"))
         self.check_before()
 
@@ -312,7 +312,7 @@ def test_any_sequence_of_operations_leaves_bags_and_lists_equal(
 
 
 def large(rows: int = 1000) -> Twin:
-    """One bag of so many rows, and a small one, sealed."""
+    """A sealed table with one bag of `rows` rows, and a small one."""
     twin = Twin()
     entries = twin.table.upsert(twin.keys([1] * rows + [2]))
     twin.bags.append(entries, rows_of(twin.fresh(rows + 1)))
@@ -320,56 +320,56 @@ def large(rows: int = 1000) -> Twin:
     return twin
 
 
-def told(delta: pa.Table) -> list[tuple[int, bool, int | None]]:
-    """How many rows a delta has of each entry, whether they are a patch, and how many are gone."""
+def summary(delta: pa.Table) -> list[tuple[int, bool, int | None]]:
+    """For each entry of a delta: its number of rows, whether it is a patch, and how many rows are gone."""
     rows = delta.column("rows.__list")
     patch, gone = delta.column("rows.__list~patch"), delta.column("rows.__list~gone")
     counts = [len(cell) for cell in rows.to_pylist()]
     return list(zip(counts, patch.to_pylist(), gone.to_pylist(), strict=True))
 
 
-def test_a_delta_tells_only_the_rows_that_were_appended() -> None:
+def test_a_delta_has_only_the_appended_rows() -> None:
     twin = large()
     for added in (1, 3):
         entries = twin.table.upsert(twin.keys([1] * added + [2]))
         twin.bags.append(entries, rows_of(twin.fresh(added + 1)))
-    assert told(twin.table.delta()) == [(4, True, 0), (3, False, None)]
+    assert summary(twin.table.delta()) == [(4, True, 0), (3, False, None)]
 
 
-def test_a_delta_of_an_entry_whose_bag_did_not_change_has_no_rows_of_it() -> None:
+def test_a_delta_has_no_rows_of_an_unchanged_bag() -> None:
     twin = large()
     twin.table.touch(np.array([0]))
-    assert told(twin.table.delta()) == [(0, True, 0)]
+    assert summary(twin.table.delta()) == [(0, True, 0)]
 
 
-def test_a_delta_tells_how_many_of_the_first_rows_are_gone() -> None:
+def test_a_delta_has_the_number_of_rows_removed_at_the_front() -> None:
     twin = large()
     twin.table.touch(np.array([0]))
     owner, ids = twin.bags.ids(np.array([0]))
     twin.bags.keep(np.array([0]), owner[10:], ids[10:])
     twin.bags.append(np.array([0, 0]), rows_of(twin.fresh(2)))
-    assert told(twin.table.delta()) == [(2, True, 10)]
+    assert summary(twin.table.delta()) == [(2, True, 10)]
 
 
 @pytest.mark.parametrize("kept", [slice(0, 999), slice(0, None, 2), slice(990, None)])
-def test_a_bag_that_changed_otherwise_is_told_whole(kept: slice) -> None:
+def test_a_bag_with_other_changes_is_written_as_a_whole(kept: slice) -> None:
     twin = large()
     twin.table.touch(np.array([0]))
     owner, ids = twin.bags.ids(np.array([0]))
     twin.bags.keep(np.array([0]), owner[kept], ids[kept])
-    assert told(twin.table.delta()) == [(len(owner[kept]), False, None)]
+    assert summary(twin.table.delta()) == [(len(owner[kept]), False, None)]
 
 
-def test_a_bag_that_lost_a_row_in_the_middle_is_told_whole() -> None:
+def test_a_bag_that_lost_a_row_in_the_middle_is_written_as_a_whole() -> None:
     twin = large()
     twin.table.touch(np.array([0]))
     _, ids = twin.bags.ids(np.array([0]))
     ids = np.concatenate([np.delete(ids, 500), twin.bags.put(rows_of(twin.fresh(5)))])
     twin.bags.keep(np.array([0]), np.zeros(len(ids), np.int64), ids)
-    assert told(twin.table.delta()) == [(1004, False, None)]
+    assert summary(twin.table.delta()) == [(1004, False, None)]
 
 
-def test_rows_that_no_entry_holds_are_forgotten_when_they_prevail() -> None:
+def test_unused_rows_are_removed_when_there_are_many() -> None:
     twin = large(20_000)
     twin.bags.tidy()
     before = twin.table.nbytes
@@ -384,7 +384,7 @@ def test_rows_that_no_entry_holds_are_forgotten_when_they_prevail() -> None:
     assert twin.bags.take(np.array([0]))[1].equals(rows_of(list(range(50))))
 
 
-def test_evicted_rows_are_forgotten_at_once() -> None:
+def test_evicted_rows_are_removed_at_once() -> None:
     twin = Twin()
     twin.append(list(range(5000)))
     twin.seal([])
@@ -393,7 +393,7 @@ def test_evicted_rows_are_forgotten_at_once() -> None:
     assert twin.bags._arena.size < 3500
 
 
-def test_what_no_entry_holds_is_forgotten_before_entries_are_evicted() -> None:
+def test_unused_rows_are_removed_before_entries_are_evicted() -> None:
     twin = Twin()
     twin.append(list(range(5000)))
     twin.seal([])
@@ -415,7 +415,7 @@ def test_the_bytes_of_rows_count_as_bytes_of_the_table() -> None:
     assert twin.table.nbytes - before > 790_000
 
 
-def test_nothing_of_an_empty_input_is_kept() -> None:
+def test_an_empty_input_stores_nothing() -> None:
     twin = Twin()
     none = np.empty(0, np.int64)
     twin.bags.append(none, rows_of([]))
@@ -425,7 +425,7 @@ def test_nothing_of_an_empty_input_is_kept() -> None:
     assert twin.table.delta().num_rows == 0
 
 
-def test_bags_that_cannot_be_are_refused() -> None:
+def test_invalid_bags_are_rejected() -> None:
     with pytest.raises(FlowError, match=r"without dots"):
         Bags("a.b", ROW)
     with pytest.raises(FlowError, match=r"no columns"):
@@ -434,7 +434,7 @@ def test_bags_that_cannot_be_are_refused() -> None:
         Bags("a", ROW).counts(np.array([0]))
 
 
-def test_the_state_of_one_row_type_is_not_taken_for_another() -> None:
+def test_state_of_another_row_type_is_rejected() -> None:
     one: Any = Bags("a", ROW).column
     other: Any = Bags("a", pa.schema([("n", pa.int64())])).column
     assert one != other

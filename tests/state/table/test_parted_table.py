@@ -1,4 +1,4 @@
-"""A table in parts against one that holds everything: the same calls give the same."""
+"""A table in parts compared with a single table: the same calls have the same results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def bag(table: pa.Table) -> Counter[tuple[Any, ...]]:
 
 
 class Twins:
-    """One table, and the same in parts; what is done to one is done to the other."""
+    """One table, and the same in parts. Every change is made to both."""
 
     def __init__(self, codec: KeyCodec, parts: int) -> None:
         self.codec = codec
@@ -132,9 +132,9 @@ def test_rows_move_in_and_out(
     whole = source.plain.export(source.plain.entries_in(EVERY))
     keys = keys_of(codec, asked)
     entries = source.plain.find(keys)
-    found = source.plain.export(entries[entries >= 0])
-    found = pa.concat_tables([found.slice(0, 1), found.slice(1)])
-    assert twins.plain.install(keys, found) == twins.parted.install(keys, found)
+    rows = source.plain.export(entries[entries >= 0])
+    rows = pa.concat_tables([rows.slice(0, 1), rows.slice(1)])
+    assert twins.plain.install(keys, rows) == twins.parted.install(keys, rows)
     every = keys_of(codec, list(range(32)))
     assert twins.plain.known(every).tolist() == twins.parted.known(every).tolist()
     twins.check()
@@ -150,7 +150,7 @@ def test_rows_move_in_and_out(
     assert len(own[0]) == sum(map(len, own[1:]))
 
 
-def test_parts_shrink_alike() -> None:
+def test_parts_shrink_by_the_same_ratio() -> None:
     twins = Twins(CODECS[0], 4)
     twins.add(list(range(4000)))
     twins.parted.seal()
@@ -173,7 +173,7 @@ def test_the_newest_entries_survive() -> None:
     assert (twins.parted.find(keys_of(CODECS[0], list(range(100)))) >= 0).all()
 
 
-def test_refuses_in_the_middle_of_an_epoch() -> None:
+def test_calls_that_are_not_allowed_within_an_epoch() -> None:
     twins = Twins(CODECS[0], 3)
     twins.add([1])
     for order in (lambda: twins.parted.drop(EVERY), lambda: twins.parted.evict(0)):
@@ -187,12 +187,12 @@ def test_refuses_in_the_middle_of_an_epoch() -> None:
         twins.parted.undo(mark)
 
 
-def test_refuses_rows_of_another_step() -> None:
+def test_rows_of_another_step_are_rejected() -> None:
     twins = Twins(CODECS[0], 3)
     other = Twins(CODECS[1], 1).plain
     for take_in in (
         lambda: twins.parted.load(other.delta()),
         lambda: twins.parted.install(keys_of(CODECS[0], []), other.delta()),
     ):
-        with pytest.raises(CheckpointError, match="the stored state has columns"):
+        with pytest.raises(CheckpointError, match="the stored state has the columns"):
             take_in()

@@ -1,4 +1,4 @@
-"""Maps and lists write what changed: patches fold back to what was in memory, whatever happens."""
+"""Patches of maps and lists: only changes are written, and folding restores what was in memory."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def as_table(rows: Iterable[tuple[int, Part, Part] | None]) -> pa.Table:
     def struct(key: tuple[Any, ...]) -> dict[str, Any]:
         return dict(zip("asf", key, strict=True))
 
-    found: list[dict[str, Any]] = []
+    dicts: list[dict[str, Any]] = []
     for row in rows:
         if row is None:
-            found.append({"__present": False})
+            dicts.append({"__present": False})
             continue
         n, (pairs, map_patch, keys), (items, list_patch, count) = row
-        found.append(
+        dicts.append(
             {
                 "__present": True,
                 "v.n": n,
@@ -70,8 +70,8 @@ def as_table(rows: Iterable[tuple[int, Part, Part] | None]) -> pa.Table:
             }
         )
         for name, value in (("m.__map", pairs), ("m.__map~gone", keys), ("l.__list", items)):
-            found[-1][name] = [] if value is not None and not value else found[-1][name]
-    return pa.Table.from_pylist(found, SCHEMA)
+            dicts[-1][name] = [] if value is not None and not value else dicts[-1][name]
+    return pa.Table.from_pylist(dicts, SCHEMA)
 
 
 def folded_row(older: Any, newer: Any) -> Any:
@@ -91,12 +91,12 @@ def folded_row(older: Any, newer: Any) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_fold_does_to_many_rows_what_it_says_of_one(seed: int) -> None:
+def test_fold_of_many_rows_equals_the_definition_for_one(seed: int) -> None:
     rng = random.Random(seed)
     count = rng.randrange(8)
     older, newer = ([some_row(rng) for _ in range(count)] for _ in range(2))
     expected = [folded_row(o, n) for o, n in zip(older, newer, strict=True)]
-    # as a piece of larger tables, in several chunks
+    # as slices of larger tables, in several chunks
     cut = rng.randrange(count + 1)
     tables = []
     for rows in (older, newer):
@@ -119,16 +119,16 @@ def test_files_without_companions_are_completed() -> None:
     assert completed(bare.select(["v.n"]), SCHEMA).schema.names == ["v.n"]
     assert has_patches(SCHEMA)
     assert not has_patches(bare.schema)
-    # a user's own field can have any name but not one of these
+    # a user's field can have any name, but not one like these
     assert not has_patches(pa.schema([("v.x", ROW), ("v.x~patch", pa.bool_())]))
 
 
 def written(table: pa.Table) -> int:
-    """Bytes of these rows in a file: a record batch with all that belongs to it."""
+    """Bytes of these rows in a file, as a record batch with its metadata."""
     return int(table.combine_chunks().to_batches()[0].serialize().size)
 
 
-def test_one_changed_pair_of_ten_thousand_is_what_is_written() -> None:
+def test_of_ten_thousand_pairs_only_the_changed_one_is_written() -> None:
     desk = Desk(lambda handle: handle.get_map_state("m", "item string", "n long, name string"))
     with desk.call("ann") as m:
         for n in range(10_000):
@@ -150,7 +150,7 @@ def test_one_changed_pair_of_ten_thousand_is_what_is_written() -> None:
     assert written(delta) < written(whole) / 100
 
 
-def test_one_appended_element_of_ten_thousand_is_what_is_written() -> None:
+def test_of_ten_thousand_elements_only_the_appended_one_is_written() -> None:
     desk = list_desk(ttl=100)
     with desk.call("ann") as items:
         items.append_value((-1, "old"))
@@ -166,7 +166,7 @@ def test_one_appended_element_of_ten_thousand_is_what_is_written() -> None:
     assert written(delta) < written(whole) / 100
 
 
-def test_what_is_new_or_replaced_is_written_whole() -> None:
+def test_new_and_replaced_collections_are_written_as_a_whole() -> None:
     desk = Desk(
         lambda handle: handle.get_list_state("l", "n long"),
         lambda handle: handle.get_map_state("m", "k long", "n long"),
@@ -186,7 +186,7 @@ def test_what_is_new_or_replaced_is_written_whole() -> None:
         desk.table.seal()
 
 
-def test_an_entry_in_which_something_else_changed_tells_nothing_of_its_map() -> None:
+def test_an_unchanged_map_of_a_changed_entry_is_not_written() -> None:
     desk = Desk(
         lambda handle: handle.get_map_state("m", "k long", "n long"),
         lambda handle: handle.get_value_state("v", "n long"),
@@ -202,7 +202,7 @@ def test_an_entry_in_which_something_else_changed_tells_nothing_of_its_map() -> 
     assert delta.column("m.__map").to_pylist() == [[]]
 
 
-def test_a_key_that_was_removed_and_put_in_again_is_the_last() -> None:
+def test_a_key_that_was_removed_and_added_again_is_the_last() -> None:
     desk = map_desk()
     with desk.call("ann") as m:
         for day in range(40):
@@ -223,7 +223,7 @@ def test_a_key_that_was_removed_and_put_in_again_is_the_last() -> None:
     assert fold(older, delta).equals(desk.export())
 
 
-def test_a_call_pays_for_what_it_changes_not_for_the_whole_map() -> None:
+def test_the_cost_of_a_call_depends_on_its_changes_not_on_the_map() -> None:
     desk = map_desk()
     with desk.call("ann") as m:
         for day in range(100):
@@ -237,14 +237,14 @@ def test_a_call_pays_for_what_it_changes_not_for_the_whole_map() -> None:
     (after,) = desk.table.column("m.__map")
     assert after.pairs is pairs
     assert (pairs[(7,)], len(pairs)) == ((-8,), 101)
-    # the older cell, taken up again
+    # use the older cell again
     assert before.pairs is pairs
     assert (pairs[(7,)], len(pairs)) == ((7,), 100)
-    with pytest.raises(ProtocolError, match="given up"):
+    with pytest.raises(ProtocolError, match="after it was dropped"):
         len(after)
 
 
-def test_elements_that_do_not_expire_in_order_are_taken_out_all_the_same() -> None:
+def test_elements_that_expire_out_of_order_are_removed() -> None:
     desk = list_desk(ttl=100)
     for now_ms, n in ((50, 1), (0, 2), (60, 3)):
         with desk.call("ann", now_ms) as items:
@@ -286,7 +286,7 @@ def test_floats_as_keys_of_a_map() -> None:
         Desk(lambda handle: handle.get_map_state("m", "s struct<y:array<int>>", "n long"))
 
 
-def test_cells_tell_how_large_they_are() -> None:
+def test_cells_know_their_size() -> None:
     small, large = map_desk(), map_desk()
     for desk, count in ((small, 10), (large, 10_000)):
         with desk.call("ann") as m:

@@ -1,4 +1,4 @@
-"""The table against a plain dict: whatever is done and undone, both hold the same."""
+"""The table compared with a plain dict, under any sequence of changes and undos."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NEW: Value = (0, 0.0, False, 0, None, (0, 0, 0, 0))
 
 @dataclass
 class Twin:
-    """A table and the dict that it must be equal to."""
+    """A table, and the dict that it must equal."""
 
     layout: str
     model: dict[Value, Value] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Twin:
         return keys, self.codec.as_tuples(keys)
 
     def bring(self, keys: Keys) -> None:
-        """Install what was evicted and is needed now, as a host does before it applies rows."""
+        """Install evicted entries that are needed now, as a host does before it applies rows."""
         if self.evicted is not None:
             missing = keys.take(np.flatnonzero(~self.table.known(keys)))
             durable = [key in self.cuts[0] for key in self.codec.as_tuples(missing)]
@@ -128,7 +128,7 @@ class Twin:
         self.before, self.changed = dict(self.model), self.changed | self.dirty
         self.dirty, self.marks = {}, []
 
-    def told(self) -> None:
+    def check_delta(self) -> None:
         delta = self.table.delta()
         delta.validate(full=True)
         assert delta.schema == self.table.schema
@@ -140,7 +140,7 @@ class Twin:
         )
 
     def cut(self, numbers: list[int]) -> None:
-        self.told()
+        self.check_delta()
         self.table.cut()
         self._stepped()
         self.cuts.append(dict(self.model))
@@ -152,7 +152,7 @@ class Twin:
         del self.cuts[:durable]
 
     def seal(self, numbers: list[int]) -> None:
-        self.told()
+        self.check_delta()
         self.table.seal()
         self._stepped()
         self.cuts, self.changed = [dict(self.model)], {}
@@ -165,7 +165,7 @@ class Twin:
         self.cuts, self.changed = [dict(self.model)], {}
 
     def evict(self, numbers: list[int]) -> None:
-        """Export everything and forget a part of it, with or without epochs to take back."""
+        """Export everything and evict a part of it, with or without epochs that can be rolled back."""
         [self.seal, self.step][len(numbers) % 2](numbers)
         self.bring_all()
         every = self.table.export(self.table.entries_in(np.arange(SLOTS)))
@@ -182,7 +182,7 @@ class Twin:
             self.bring(self.codec.from_storage(self.evicted.column("__key")))
 
     def restore(self, numbers: list[int]) -> None:
-        """Export everything, and go on with a new table that has loaded it, some rows twice."""
+        """Export everything, and continue with a new table that has loaded it, some rows twice."""
         self.seal(numbers)
         self.bring_all()
         self.evicted = None
@@ -223,7 +223,7 @@ class Twin:
         self.check_before()
 
     def check_before(self) -> None:
-        """Every entry, also those that are not present, is known as of the last step and cut."""
+        """Check every entry as of the last step and cut, also those that are not present."""
         entries = np.unique(np.concatenate([self.table.touched(), self.table.entries_in(ALL)]))
         tuples = self.codec.as_tuples(self.table.keys(entries))
         for before, known in ((self.table.before, self.before), (self.table.at_cut, self.cuts[-1])):
@@ -239,16 +239,16 @@ def assert_delta(twin: Twin, delta: pa.Table) -> None:
     keys = twin.codec.from_storage(delta.column("__key"))
     assert [row["__hash"] for row in rows] == keys.hashes.tolist()
     assert [row["__slot"] for row in rows] == slots_of(keys.hashes, SLOTS).tolist()
-    told: dict[Value, Value | None] = {}
+    rows: dict[Value, Value | None] = {}
     for key, row in zip(twin.codec.as_tuples(keys), rows, strict=True):
         values = [row[column.name] for column in COLUMNS]
         assert row["__present"] == (key in twin.model)
         if row["__present"]:
-            told[key] = (*values[:3], _micros(values[3]), values[4], tuple(values[5]))
+            rows[key] = (*values[:3], _micros(values[3]), values[4], tuple(values[5]))
         else:
             assert values == [None] * len(COLUMNS)
-            told[key] = None
-    assert list(told.items()) == [(k, twin.model.get(k)) for k in twin.changed | twin.dirty]
+            rows[key] = None
+    assert list(rows.items()) == [(k, twin.model.get(k)) for k in twin.changed | twin.dirty]
 
 
 def _micros(value: Any) -> int:
@@ -283,7 +283,7 @@ def test_any_sequence_of_operations_leaves_table_and_dict_equal(
 
 @pytest.mark.parametrize("layout", sorted(LAYOUTS))
 def test_it_grows_and_shrinks(layout: str) -> None:
-    """Far beyond the first allocation, with inserts undone across a growth of the index."""
+    """Grow far beyond the first allocation, and undo inserts across a growth of the index."""
     rng = np.random.default_rng(1)
     twin = Twin(layout)
     twin.upsert(list(range(900)))
@@ -351,7 +351,7 @@ def test_keys_whose_hashes_collide_stay_apart(layout: str) -> None:
     assert twin.codec.as_tuples(twin.table.keys(entries)) == tuples
 
 
-def test_a_key_that_begins_like_another_is_not_that_one() -> None:
+def test_a_key_with_the_prefix_of_another_is_distinct() -> None:
     table = ColumnTable(KeyCodec(LAYOUTS["text"]), COLUMNS, SLOTS)
     keys = table.codec.encode(pa.record_batch({"k": ["abc", "ab", "a", "", "abcd", "c"]}))
     colliding = replace(keys, hashes=np.full(len(keys), 7, np.uint64))
@@ -369,7 +369,7 @@ def test_a_removed_key_comes_back_as_a_new_one() -> None:
     assert len(table) == 3
 
 
-def test_stamps_that_start_again_still_log_every_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_are_logged_after_stamps_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.state.table.table._SERIALS", 3)
     table = table_of([1, 2, 3])
     for _ in range(5):
@@ -382,7 +382,7 @@ def test_stamps_that_start_again_still_log_every_change(monkeypatch: pytest.Monk
         table.seal()
 
 
-def test_what_the_protocol_does_not_allow_is_refused() -> None:
+def test_calls_that_the_protocol_does_not_allow_are_rejected() -> None:
     table = table_of([1, 2, 3])
     first, second = table.savepoint(), table.savepoint()
     table.undo(first)
@@ -400,11 +400,11 @@ def test_what_the_protocol_does_not_allow_is_refused() -> None:
     table.drop(np.array([0]))
     with pytest.raises(ProtocolError, match="middle of an epoch"):
         table.load(table.delta())
-    with pytest.raises(ProtocolError, match="1 cuts cannot be settled: there are 0"):
+    with pytest.raises(ProtocolError, match="cannot settle 1 cuts: only 0 are open"):
         table.settle()
 
 
-def test_state_of_another_shape_is_refused() -> None:
+def test_state_of_another_shape_is_rejected() -> None:
     table = table_of([1])
     other = ColumnTable(table.codec, [Column("total", pa.float64())], SLOTS)
     with pytest.raises(CheckpointError, match=r"total int64.*total double.*What to do"):
@@ -432,7 +432,7 @@ def test_exported_rows_do_not_change_with_the_table() -> None:
     assert exported.to_pylist() == before
 
 
-def test_undoing_what_was_installed_after_a_savepoint_leaves_the_round_where_it_began() -> None:
+def test_undoing_an_install_after_a_savepoint_keeps_the_start_of_the_round() -> None:
     table, other = table_of([1]), table_of([2])
     table.seal()
     mark = table.savepoint()
@@ -443,7 +443,7 @@ def test_undoing_what_was_installed_after_a_savepoint_leaves_the_round_where_it_
     assert (len(table), table.known(key).tolist()) == (1, [False])
 
 
-def test_settling_drops_dead_entries_and_keeps_those_that_can_come_back() -> None:
+def test_settling_drops_dead_entries_but_not_those_a_rollback_restores() -> None:
     table = table_of(list(range(5000)))
     table.seal()
     known = table.keys(np.arange(5000))
@@ -458,7 +458,7 @@ def test_settling_drops_dead_entries_and_keeps_those_that_can_come_back() -> Non
     assert table.column("total").tolist() == list(range(2000, 5000))
 
 
-def test_slots_are_found_without_looking_at_all_entries() -> None:
+def test_entries_of_slots_are_found_without_a_full_scan() -> None:
     table = table_of(list(range(3000)))
     slots = slots_of(table.keys(np.arange(3000)).hashes, SLOTS)
     for size in (3000, 2000, 3000):

@@ -1,4 +1,4 @@
-"""What user code does to maps and lists, undone or kept, is what their deltas tell."""
+"""Deltas of maps and lists contain the changes of user code that were not undone, and no others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.state.variables.test_handle import CODEC, Desk
 
 
 def merged(older: pa.Table, newer: pa.Table) -> pa.Table:
-    """Two files as one."""
+    """Merge two files into one."""
     places = {key: at for at, key in enumerate(older.column("__key").to_pylist())}
     keys = newer.column("__key").to_pylist()
     new = np.array([at for at, key in enumerate(keys) if key not in places], np.int64)
@@ -63,7 +63,7 @@ def nothing() -> list[Any]:
 
 
 class PatchMachine(RuleBasedStateMachine):
-    """A table under all that an operator does to it, its deltas, and a dict that does the same."""
+    """A table under all operations of an operator, its deltas, and a dict with the same contents."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class PatchMachine(RuleBasedStateMachine):
         self.check()
         self.small.stop()
 
-    # -- what the operator does
+    # -- operations of the operator
 
     @rule(
         calls=st.lists(
@@ -120,7 +120,7 @@ class PatchMachine(RuleBasedStateMachine):
 
     @rule(user=st.sampled_from(USERS))
     def fill(self, user: str) -> None:
-        """Enough for changes to be small beside it."""
+        """Add enough elements for later changes to be small in comparison."""
         steps = [("put", k) for k in range(0, KEYS, 2)] + [("append", KEYS)] * 8
         self.work([(user, steps, False)], False)
 
@@ -151,7 +151,7 @@ class PatchMachine(RuleBasedStateMachine):
 
     @rule()
     def cut(self) -> None:
-        self.told()
+        self.take_delta()
         self.desk.table.cut()
 
     @rule(data=st.data())
@@ -163,12 +163,12 @@ class PatchMachine(RuleBasedStateMachine):
 
     @rule()
     def seal(self) -> None:
-        self.told()
+        self.take_delta()
         self.desk.table.seal()
         self.files += self.pending
         self.pending, self.cuts = [], self.cuts[-1:]
 
-    def told(self) -> None:
+    def take_delta(self) -> None:
         delta = self.desk.table.delta()
         assert delta.equals(self.desk.table.delta())
         self.pending.append(delta)
@@ -181,7 +181,7 @@ class PatchMachine(RuleBasedStateMachine):
         self.now += ms
         self.desk.purge(self.now)
 
-    # -- what happens to tables and files
+    # -- changes of tables and files
 
     @precondition(lambda self: self.desk.table.between_rounds)
     @rule(share=st.floats(0, 1))
@@ -199,7 +199,7 @@ class PatchMachine(RuleBasedStateMachine):
 
     @rule()
     def weigh(self) -> None:
-        """Looks at cells in the undo log, too, and must leave them alone."""
+        """Measure memory, which also reads cells in the undo log and must not change them."""
         assert self.desk.table.nbytes
 
     @precondition(lambda self: len(self.files) > 1)
@@ -211,7 +211,7 @@ class PatchMachine(RuleBasedStateMachine):
 
     @rule()
     def check(self) -> None:
-        """What calls see is what they should."""
+        """Check that calls see the expected values."""
         keys = self.known(USERS)
         cells = self.desk.handle.cells
         with cells.work(keys, self.desk.table.find(keys)):
@@ -222,7 +222,7 @@ class PatchMachine(RuleBasedStateMachine):
     # -- how it works
 
     def check_files(self) -> None:
-        """They tell what was there at the last cut."""
+        """Check that files have the state at the last cut."""
         table = self.stored(self.pending)
         assert not unresolved(table).any()
         other = Desk(declared)
@@ -243,7 +243,7 @@ class PatchMachine(RuleBasedStateMachine):
         return table.filter(table.column("__present"))
 
     def known(self, users: Iterable[str]) -> Any:
-        """The keys of these users, installed where the table has forgotten them."""
+        """The keys of these users. Evicted entries are installed again."""
         self.desk.handle.cells.now_ms = self.now
         keys = CODEC.encode(pa.record_batch({"user": list(users)}))
         missing = ~self.desk.table.known(keys)
@@ -268,7 +268,7 @@ class PatchMachine(RuleBasedStateMachine):
     def change(self, user: str, steps: Steps) -> None:
         m, mt, items, lt, v = self.desk.states[0]
         mine = self.model[user]
-        # what has expired is not there for a call
+        # a call does not see expired elements
         mine[1] = {k: pair for k, pair in mine[1].items() if pair[1] > self.now}
         mine[3] = [item for item in mine[3] if item[1] > self.now]
         end = self.now + TTL

@@ -1,4 +1,4 @@
-"""DDL text to Arrow schemas, as Spark reads it."""
+"""Parsing of DDL text to Arrow schemas, as Spark does it."""
 
 from __future__ import annotations
 
@@ -72,6 +72,6 @@ def test_arrow_and_spark_schemas_pass() -> None:
     ["", " ", "a", "a int,", "a int b", "a foo", "a int, a long", "a array<int", "a array<int>>",
      "a decimal(39,0)", "a decimal(3,4)", "a decimal(x)", "a$ int", ", a int", "a map<int>", None],
 )  # fmt: skip
-def test_what_is_no_schema_is_refused(text: object) -> None:
+def test_an_invalid_schema_is_rejected(text: object) -> None:
     with pytest.raises(FlowError, match="schema"):
         schema_of(text)

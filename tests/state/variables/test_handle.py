@@ -1,4 +1,4 @@
-"""Each kind of state and the timers, call by call, on a real table."""
+"""Each kind of state, and timers, call by call, on a real table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CODEC = KeyCodec(pa.schema([("user", pa.string())]))
 
 
 class Desk:
-    """A handle with its table, where the test plays the operator."""
+    """A handle with its table. The test plays the role of the operator."""
 
     def __init__(self, *declare: Callable[[StateHandle], Any]) -> None:
         self._declare = declare
@@ -132,7 +132,7 @@ def test_every_type_of_field_comes_back_exactly() -> None:
         assert len(again.export()) == 4
 
 
-def test_sixty_three_fields_are_enough() -> None:
+def test_at_most_sixty_three_fields() -> None:
     wide = ", ".join(f"f{i} long" for i in range(63))
     desk = value_desk(wide)
     row = tuple(None if i % 3 else i for i in range(63))
@@ -202,7 +202,7 @@ def test_map() -> None:
         Desk(lambda handle: handle.get_map_state("m", "tags array<int>", "n long"))
 
 
-def test_a_failing_call_changes_nothing_and_undo_takes_back_one_call() -> None:
+def test_a_failing_call_changes_nothing_and_undo_reverts_one_call() -> None:
     desk = Desk(
         lambda handle: handle.get_value_state("v", "n long"),
         lambda handle: handle.get_list_state("l", "n long"),
@@ -256,7 +256,7 @@ def test_cells_in_the_table_are_replaced_and_never_changed() -> None:
     assert desk.export().equals(before)
 
 
-def test_a_value_lives_for_its_ttl_after_the_last_update() -> None:
+def test_a_value_expires_its_ttl_after_the_last_update() -> None:
     desk = value_desk(ttl="1s")
     with desk.call("ann", now_ms=0) as v:
         v.update((1, "a"))
@@ -276,7 +276,7 @@ def test_a_value_lives_for_its_ttl_after_the_last_update() -> None:
     assert len(desk.table) == 0
 
 
-def test_elements_of_a_list_live_and_die_one_by_one() -> None:
+def test_elements_of_a_list_expire_one_by_one() -> None:
     desk = list_desk(ttl=100)
     with desk.call("ann", now_ms=0) as items:
         items.append_value((1, "a"))
@@ -296,7 +296,7 @@ def test_elements_of_a_list_live_and_die_one_by_one() -> None:
     assert len(desk.table) == 0
 
 
-def test_pairs_of_a_map_live_and_die_one_by_one() -> None:
+def test_pairs_of_a_map_expire_one_by_one() -> None:
     desk = map_desk(ttl=100)
     with desk.call("ann", now_ms=0) as m:
         m.update_value((1,), (1,))

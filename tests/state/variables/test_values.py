@@ -1,4 +1,4 @@
-"""Rows, and values on their way between user code and Arrow."""
+"""Rows, and conversion of values between user code and Arrow."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_row_says_which_columns_it_has() -> None:
         ("timestamp", None, None),
     ],
 )
-def test_what_is_written_is_read_back_also_after_arrow(type: str, value: Any, kept: Any) -> None:
+def test_written_values_are_read_back_also_after_arrow(type: str, value: Any, kept: Any) -> None:
     form = RowForm(schema_of(f"first int, x {type}"))
     written = form.write((1, value))
     row = form.read(written)
@@ -122,19 +122,19 @@ def test_what_is_written_is_read_back_also_after_arrow(type: str, value: Any, ke
         ("int not null", None),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(type: str, value: Any) -> None:
+def test_an_error_names_the_column_of_a_value_that_does_not_fit(type: str, value: Any) -> None:
     form = RowForm(schema_of(f"first int, x {type}"))
     with pytest.raises(TypeError, match="column 'x'"):
         form.write((1, value))
 
 
-def test_rows_are_taken_by_place_or_by_name() -> None:
+def test_rows_are_accepted_by_position_or_by_name() -> None:
     form = RowForm(schema_of("a int, b string"))
     for row in [(1, "x"), [1, "x"], {"b": "x", "a": 1}, Row(a=1, b="x"), Row(b="x", a=1)]:
         assert form.write(row) == (1, "x")
     assert form.write(Row(c=1, d="x")) == (1, "x")
     for wrong, problem in [
-        ((1,), "1 values were given for the 2 columns a, b"),
+        ((1,), "a row has 1 values for the 2 columns a, b"),
         ({"a": 1}, "column 'b' is missing"),
         ({"a": 1, "b": "x", "c": 2}, "no column 'c'"),
         (5, "not a row"),
@@ -150,9 +150,9 @@ def test_user_code_cannot_change_what_was_written() -> None:
     written = form.write(mine)
     mine[0].append(2)
     mine[1]["a"].append(2)
-    given = form.read(written)
-    given.x.append(3)
-    given.y["b"] = []
+    row = form.read(written)
+    row.x.append(3)
+    row.y["b"] = []
     assert form.read(written) == ([1], {"a": [1]})
 
 

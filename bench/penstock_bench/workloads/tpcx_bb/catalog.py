@@ -79,7 +79,7 @@ def plan(number: int) -> FlowPlan:
     """The query compiled, without Spark.
 
     >>> [step.id for step in plan(4).steps]
-    ['map-1', 'window-2', 'map-3', 'aggregate-4']
+    ['map-1', 'window-1', 'map-2', 'aggregate-2']
     """
     stream = find(number).stream
     source = SourcePlan(SCHEMAS[stream], EVENT_TIME[stream])

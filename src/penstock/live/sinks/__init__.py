@@ -1,7 +1,8 @@
-"""Where couriers write a flow's output.
+"""Sinks: where couriers write a flow's output.
 
-sink.py      what a sink and its writers are, and the ids of rows
-kafka.py     a topic of Kafka
-files.py     files of an epoch, visible when it has passed
-function.py  a user's function on batches
+sink.py           the interfaces of sinks and writers, and the ids of rows
+kafka.py          a Kafka topic
+files.py          one file per courier and epoch, visible when the epoch has passed
+function.py       a user's function on batches
+transactional.py  makes a sink exactly-once, with an outbox in the checkpoint
 """

@@ -1,8 +1,8 @@
-"""Files as a sink: one for each courier and epoch, which appears when the epoch has passed.
+"""A sink of files: one file per courier and epoch, which appears when the epoch has passed.
 
-    <path>/epoch=<epoch>/courier-<courier>.<format>      as in micro-batches, a folder an epoch
+    <path>/epoch=<epoch>/courier-<courier>.<format>      one folder per epoch, as in micro-batches
 
-An epoch that is run again replaces its files.
+An epoch that runs again replaces its files.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from penstock.live.sources.formats import Json
 from penstock.state.store.files import Files
 
 _KEPT_ROWS = 65_536
-"""Rows that are put together before they are encoded: chunks are small, row groups should not be."""
+"""Rows that are collected before they are encoded: chunks are small, row groups should not be."""
 _EPOCH = re.compile(r"epoch=(\d+)/courier-\d+\.")
 
 
 def epoch_of(name: str) -> int | None:
-    """The epoch of a file that a courier wrote; None: it is another file.
+    """The epoch of a file that a courier wrote; None for any other file.
 
     >>> epoch_of("epoch=7/courier-0.parquet"), epoch_of("epoch=7/part-0.parquet")
     (7, None)
     """
-    found = _EPOCH.match(name)
-    return None if found is None else int(found[1])
+    match = _EPOCH.match(name)
+    return None if match is None else int(match[1])
 
 
 @dataclass(frozen=True)
 class FileSink(LiveSink):
     """Files of a format below a path, local or in an object store.
 
-    Rows of an epoch are in the courier's memory, encoded, until it has passed.
+    The courier keeps the encoded rows of an epoch in memory until the epoch has passed.
     """
 
     format: str
     path: str
     options: tuple[tuple[str, Any], ...] = ()
-    """Of pyarrow's writer of the format."""
+    """Options of pyarrow's writer for the format."""
 
     def writer(self, courier: int, schema: pa.Schema) -> LiveWriter:
         return FileWriter(self, courier, schema)
@@ -57,14 +57,14 @@ class FileSink(LiveSink):
 
     def rewind(self, epoch: int) -> None:
         files = Files(self.path)
-        for found in files.below(""):
-            of = epoch_of(found.name)
+        for file in files.below(""):
+            of = epoch_of(file.name)
             if of is not None and of > epoch:
-                files.remove(found.name)
+                files.remove(file.name)
 
 
 class FileWriter(LiveWriter):
-    """Writes the files of one courier. An epoch without rows has no file."""
+    """Writes the files of one courier. An epoch without rows gets no file."""
 
     def __init__(self, sink: FileSink, courier: int, schema: pa.Schema) -> None:
         self._files = Files(sink.path, hides=True)
@@ -88,7 +88,7 @@ class FileWriter(LiveWriter):
 
 @dataclass(frozen=True)
 class FileDelivery(Delivery):
-    """Delivers epochs as files. One that is delivered again is the same file."""
+    """Delivers epochs as files. Delivering an epoch again writes the same file again."""
 
     sink: FileSink
 
@@ -99,7 +99,7 @@ class FileDelivery(Delivery):
 
 
 class _EpochFile:
-    """The rows of an epoch, encoded as they become many."""
+    """The rows of one epoch, encoded in groups."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder, self._kept, self._rows = encoder, list[pa.RecordBatch](), 0
@@ -111,7 +111,7 @@ class _EpochFile:
             self._encode()
 
     def ended(self) -> pa.Buffer:
-        """The whole file."""
+        """Finish the file and return its bytes."""
         self._encode()
         return self._encoder.ended()
 
@@ -122,7 +122,7 @@ class _EpochFile:
 
 
 class Encoder:
-    """The bytes of a file, made by one of pyarrow's writers."""
+    """Encodes a file in memory, with one of pyarrow's writers."""
 
     def __init__(self, make: Callable[[Any], Any]) -> None:
         self._buffer = pa.BufferOutputStream()
@@ -137,7 +137,7 @@ class Encoder:
 
 
 class JsonLines(Encoder):
-    """The bytes of a file with a JSON object a line."""
+    """Encodes a file with one JSON object per line."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._format, self._buffer = Json(schema), io.BytesIO()
@@ -161,4 +161,4 @@ ENCODERS: dict[str, Callable[[pa.Schema, dict[str, Any]], Encoder]] = {
     "arrow": lambda schema, options: Encoder(lambda file: pa.ipc.new_file(file, schema, **options)),
     "json": lambda schema, options: JsonLines(schema),
 }
-"""Format -> what encodes its files."""
+"""Format name -> a function that makes its encoder."""

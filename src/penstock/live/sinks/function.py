@@ -1,4 +1,4 @@
-"""A user's function as a sink: it gets Arrow batches, in the courier."""
+"""A user's function as a sink, called in the courier with Arrow batches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class FunctionSink(LiveSink):
 
 @dataclass(frozen=True)
 class FunctionWriter(LiveWriter):
-    """What the function took has left."""
+    """Passes batches to the function. Rows count as written when it returns."""
 
     function: ArrowFunction
 
@@ -35,13 +35,13 @@ class FunctionWriter(LiveWriter):
             self.function(batch, ids)
         except Exception as failed:
             raise StepError(
-                f"the function of the sink failed: {type(failed).__name__}: {failed}",
-                hint="mend it; the flow goes on from its checkpoint when it is started again",
+                f"the sink's function failed: {type(failed).__name__}: {failed}",
+                hint="fix the function and start the flow again: it resumes from its checkpoint",
                 step="sink",
             ) from failed
 
     def flush(self, epoch: int) -> None:
-        """Nothing is kept."""
+        """Do nothing: no rows are buffered."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no resources to release."""

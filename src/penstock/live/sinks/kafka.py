@@ -1,8 +1,8 @@
-"""A topic of Kafka as a sink.
+"""A Kafka topic as a sink.
 
-Rows leave at once, or with `delivery="transactional"` in one transaction for each courier and checkpoint.
-Each message has the headers `penstock-id`, the id of its row, and `penstock-run`. By them a consumer of rows
-that left at once can drop what comes again after a failure (see `RowIds`).
+Rows are sent at once, or with `delivery="transactional"` in one transaction per courier and checkpoint.
+Each message has the headers `penstock-id` (the id of its row) and `penstock-run`. With them, a consumer of
+rows that were sent at once can drop duplicates after a failure (see `RowIds`).
 """
 
 from __future__ import annotations
@@ -27,50 +27,50 @@ from penstock.wire.flight import in_own_thread
 _log = logging.getLogger("penstock.sinks")
 
 ID = "penstock-id"
-"""The header that has the id of a row: courier-epoch-number."""
+"""Message header with the id of a row: courier-epoch-number."""
 RUN = "penstock-run"
-"""The header that has the run of a row: when it began, in milliseconds, and its first epoch."""
+"""Message header with the run of a row: its start in milliseconds since 1970, and its first epoch."""
 _WRITES = {
-    # With 0 each row would be a request of its own: at 10,000 rows a second p50 was 282 ms.
+    # With 0 each row would be its own request: at 10,000 rows per second p50 was 282 ms.
     "linger.ms": 0.5,
     "acks": "all",
     "enable.idempotence": True,
     "socket.nagle.disable": True,
     "queue.buffering.max.messages": 1_000_000,
-    # A call for each row that arrived would cost as much as to send it.
+    # A callback for each delivered row would cost as much as sending it.
     "delivery.report.only.error": True,
-    "log_level": 2,  # it is told once that brokers cannot be reached, not at each attempt
+    "log_level": 2,  # we log once that brokers cannot be reached, not at each attempt
 }
 _WAIT_S = 60.0
-"""Seconds that Kafka has to take the rows of an epoch."""
+"""Timeout for Kafka to accept the rows of an epoch, in seconds."""
 _LOOK_EACH_S = 1.0
-"""Seconds from one look at a call that does not come back to the next."""
+"""Seconds between two checks of a call that does not return."""
 _LOOKS = 5
-"""Looks in a row that find brokers which answer, and a call that still waits for them."""
+"""Number of checks in a row in which brokers answer and the call still waits: then it is abandoned."""
 _LOOK_S = 0.001
-"""Seconds until the next look whether the brokers have what they were sent."""
+"""Seconds between two checks whether the brokers have received what was sent."""
 _TOGETHER_S = 0.003
-"""Seconds that rows wait for others of their chunk."""
+"""Seconds that rows wait for other rows of their chunk."""
 _MOST = 64
-"""Batches that wait for that; more are handed to librdkafka, which waits if it has too many."""
+"""Most batches that wait in the writer. More go to librdkafka, which blocks when its queue is full."""
 _HEADERS = METADATA["headers"]
 MESSAGES = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("headers", _HEADERS)])
-"""Messages as rows, as Spark's connector wants them."""
-_NO_KEY = "values in arrow hold many rows, so they have no key"
+"""Schema of messages as rows, for Spark's connector."""
+_NO_KEY = "a message in arrow format holds many rows, so it cannot have a key"
 
 
 @dataclass(frozen=True)
 class KafkaSink(LiveSink):
-    """A topic. `key` is the column that is the messages' key, also part of the value unless that is raw."""
+    """A Kafka topic. The column `key` becomes the messages' key, and stays in values that are not raw."""
 
     servers: str
     topic: str
     format: str = "json"
     key: str | None = None
     avro: str | None = None
-    """The schema of values in Avro, as JSON."""
+    """Avro schema of the values, as JSON."""
     options: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
-    """Of librdkafka."""
+    """Options of librdkafka."""
 
     def writer(self, courier: int, schema: pa.Schema) -> LiveWriter:
         return KafkaWriter(self, schema)
@@ -82,26 +82,26 @@ class KafkaSink(LiveSink):
         self.encoder(schema)
 
     def encoder(self, schema: pa.Schema) -> Format:
-        """How rows of this schema become values; refuses those that cannot."""
+        """The format that encodes rows of this schema. Raises an error if they cannot be encoded."""
         if self.key is not None and self.key not in schema.names:
             raise FlowError(
-                f"there is no column {self.key!r} to be the key of messages",
-                hint=f"the columns are {', '.join(schema.names)}",
+                f"the message key {self.key!r} is not a column of the output",
+                hint=f"use one of {', '.join(schema.names)}",
             )
         if self.format == "raw":
             place = schema.get_field_index("value")
             kind = schema.field(place).type if place >= 0 else None
             if kind is None or not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
                 raise FlowError(
-                    "raw messages need a column `value` of text or bytes",
-                    hint="make one, or let Penstock make the values: value_format='json'",
+                    "raw messages need a column `value` of type string or binary",
+                    hint="add one, or let Penstock encode the rows: value_format='json'",
                 )
             return Raw()
         if self.format == "arrow" and self.key is not None:
-            raise FlowError(_NO_KEY, hint="use json or avro, or no key")
+            raise FlowError(_NO_KEY, hint="use json or avro, or leave the key out")
         if self.format == "avro":
             if self.avro is None:
-                raise FlowError("values in avro need a schema", hint="give avro_schema=...")
+                raise FlowError("the format avro needs a schema", hint="pass it as avro_schema=...")
             return Avro(self.avro)
         if self.format not in ("json", "arrow"):
             raise SettingError(
@@ -110,21 +110,21 @@ class KafkaSink(LiveSink):
         return Json(schema) if self.format == "json" else ArrowStream(schema)
 
     def produce(self, producer: Any, format: Format, batch: pa.RecordBatch, ids: RowIds) -> None:
-        """Hand the messages of a batch to librdkafka; waits while that has too many."""
+        """Pass the messages of a batch to librdkafka. Blocks while its queue is full."""
         values, keys, produce = format.encode(batch), self.keys(batch), producer.produce
         run = (RUN, ids.run_text.encode())
         for row, value in enumerate(values):
-            # As bytes: confluent-kafka takes 1.5 µs for such a message, 2.4 with text in its headers.
+            # As bytes: confluent-kafka takes 1.5 µs for such a message, 2.4 µs with strings in its headers.
             headers = [(ID, b"%d-%d-%d" % (ids.courier, ids.epoch, ids.first + row)), run]
             while True:
                 try:
                     produce(self.topic, value, keys[row], headers=headers)
                     break
-                except BufferError:  # the brokers are slow: so are we
+                except BufferError:  # the brokers are slow: wait for them
                     producer.poll(0.01)
 
     def messages(self, format: Format, batch: pa.RecordBatch, ids: RowIds) -> pa.RecordBatch:
-        """The messages of a batch as rows, for who writes them without librdkafka."""
+        """The messages of a batch as rows, for writing them without librdkafka."""
         values = format.encode(batch)
         count, run = len(values), ids.run_text.encode()
         keys = [key.encode() if isinstance(key, str) else key for key in self.keys(batch)[:count]]
@@ -139,7 +139,7 @@ class KafkaSink(LiveSink):
         return pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
 
     def keys(self, batch: pa.RecordBatch) -> list[Any]:
-        """The keys of a batch's messages: text and bytes as they are, all else as text."""
+        """The keys of a batch's messages: strings and bytes as they are, other types as strings."""
         if self.key is None:
             return [None] * batch.num_rows
         column = batch.column(self.key)
@@ -150,7 +150,7 @@ class KafkaSink(LiveSink):
 
 
 class KafkaWriter(LiveWriter):
-    """Produces messages, in their order. `flush` waits until the brokers have them."""
+    """Produces messages in order. `flush` waits until the brokers have them."""
 
     def __init__(self, sink: KafkaSink, schema: pa.Schema) -> None:
         confluent = imported("confluent_kafka", "kafka", "writing to Kafka")
@@ -173,9 +173,9 @@ class KafkaWriter(LiveWriter):
         self._check()
         if not self._waiting:
             return NEVER
-        # With idempotence librdkafka sends a partition nothing more while it has messages under way. If it is
-        # given more it spins meanwhile, and takes a core from others: at 10,000 rows/s p99 was 40 to 60 ms.
-        # For the same reason the answers of all hosts to a chunk should go together.
+        # With idempotence, librdkafka sends a partition nothing more while messages are in flight. If it gets
+        # more, it spins meanwhile and uses a core: at 10,000 rows/s p99 was 40 to 60 ms. For the same reason,
+        # the output of all hosts for a chunk should go together.
         self._producer.poll(0)
         now = time.monotonic()
         waits = len(self._producer) or (more and now < self._since + _TOGETHER_S)
@@ -185,7 +185,7 @@ class KafkaWriter(LiveWriter):
         return NEVER
 
     def _produce(self) -> None:
-        """Hand all that waits to librdkafka."""
+        """Pass all waiting batches to librdkafka."""
         if not self._waiting:
             return
         for batch, ids in self._waiting:
@@ -203,8 +203,8 @@ class KafkaWriter(LiveWriter):
         self._wrote = False
         if left:
             raise StoreError(
-                f"Kafka has not taken {left} rows of epoch {epoch} in {_WAIT_S:.0f} s",
-                hint="check the brokers; the flow goes on from its checkpoint",
+                f"Kafka has not accepted {left} rows of epoch {epoch} within {_WAIT_S:.0f} s",
+                hint="check the brokers; the flow resumes from its checkpoint",
             )
 
     def _note(self, error: Any, message: Any) -> None:
@@ -214,8 +214,8 @@ class KafkaWriter(LiveWriter):
     def _check(self) -> None:
         if self._failed is not None:
             raise StoreError(
-                f"Kafka did not take {self._lost} rows for {self._sink.topic}: {self._failed}",
-                hint="check the brokers and the topic; the flow goes on from its checkpoint",
+                f"Kafka did not accept {self._lost} rows for topic {self._sink.topic!r}: {self._failed}",
+                hint="check the brokers and the topic; the flow resumes from its checkpoint",
             )
 
     def close(self) -> None:
@@ -224,15 +224,15 @@ class KafkaWriter(LiveWriter):
 
 
 class KafkaDelivery(Delivery):
-    """Delivers epochs in transactions. With the messages, each transaction commits how far it has come: as an
-    offset of a consumer group that nobody else uses."""
+    """Delivers epochs in transactions. Each transaction also commits the number of the next epoch, as the
+    offset of a consumer group of its own."""
 
     def __init__(self, sink: KafkaSink, schema: pa.Schema, name: str) -> None:
         self._sink, self._format, self._name = sink, sink.encoder(schema), name
         self._producer: Any = None
         self._marker: Any = None
         self._next = 0
-        """The first epoch that was not delivered."""
+        """First epoch that is not delivered yet."""
 
     def deliver(self, rows: pa.RecordBatch, ids: RowIds) -> None:
         confluent = imported("confluent_kafka", "kafka", "writing to Kafka")
@@ -243,15 +243,15 @@ class KafkaDelivery(Delivery):
                 self._send(confluent, rows, ids)
                 self._next = ids.epoch + 1
         except confluent.KafkaException as failed:
-            # Whoever opens it anew ends the transaction, or learns that it was committed.
+            # The next `_open` aborts the transaction, or learns that it was committed.
             self.close()
             raise DeliveryError(
-                f"Kafka did not take the transaction of epoch {ids.epoch} for {self._sink.topic}: {failed}",
-                hint="check the brokers and the topic; the flow goes on from its checkpoint",
+                f"Kafka did not commit epoch {ids.epoch} to topic {self._sink.topic!r}: {failed}",
+                hint="check the brokers and the topic; the flow resumes from its checkpoint",
             ) from failed
 
     def _open(self, confluent: Any) -> None:
-        """Fence off whoever delivered before under this name; then look how far it came."""
+        """Fence off earlier producers of this transactional id, and read how far they have delivered."""
         servers, options = {"bootstrap.servers": self._sink.servers}, dict(self._sink.options)
         settings = servers | _WRITES | {"transactional.id": self._name} | options
         producer = confluent.Producer(settings, logger=_log)
@@ -275,7 +275,7 @@ class KafkaDelivery(Delivery):
             producer.send_offsets_to_transaction([place], group, _WAIT_S)
 
         if not _comes_back(send_offsets, producer, confluent.KafkaException):
-            self._producer = None  # it cannot be closed while it is called
+            self._producer = None  # it cannot be closed while a call is in progress
             raise confluent.KafkaException(confluent.KafkaError(confluent.KafkaError._TIMED_OUT))
         producer.commit_transaction(_WAIT_S)
 
@@ -288,17 +288,18 @@ class KafkaDelivery(Delivery):
 
 
 def _comes_back(call: Callable[[], object], producer: Any, refused: type[Exception]) -> bool:
-    """Make a call of a producer that librdkafka may never come back from, after brokers were away (its issues
-    5456 and 5511: it ignores the timeout). Returns whether it did; raises what it raised.
+    """Run a producer call that may never return after an outage of brokers (librdkafka's issues 5456 and
+    5511: it ignores the timeout). Returns whether it returned; raises its error.
 
-    It is left alone, in its thread, when the brokers have been back for a while, or do not come back in time.
+    The call is abandoned, in its own thread, when the brokers have been back for a while, or do not come back
+    within the timeout.
     """
     under_way = in_own_thread(call, "kafka-transaction")
     until, answered = time.monotonic() + _WAIT_S, 0
     wait([under_way], _LOOK_EACH_S)
     while not under_way.done() and answered < _LOOKS and time.monotonic() < until:
         try:
-            producer.list_topics(timeout=1.0)  # the call may be waiting for a connection, too
+            producer.list_topics(timeout=1.0)  # the call itself may still wait for a connection
             answered += 1
         except refused:
             answered = 0

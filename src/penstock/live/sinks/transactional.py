@@ -1,11 +1,11 @@
-"""Any sink whose rows can be delivered once, made transactional: rows are seen when their epoch is durable,
-and each exactly once.
+"""Exactly-once delivery for any sink that can deliver a batch once: rows become visible when their epoch is
+durable, each exactly once.
 
 A courier keeps the rows of an epoch in memory. When the epoch has passed, it writes them to the checkpoint's
-*outbox*, one parcel for each courier and epoch, and tells the driver. When the manifest is there, it delivers
-them and removes the parcel. Whatever is in the outbox after a failure is delivered by the driver before
-anything else goes on, if it is of a durable epoch; else it is removed. A parcel that was delivered and not
-removed is delivered again: the sink knows, and does nothing.
+*outbox*, one parcel per courier and epoch, and reports to the driver. When the epoch's manifest is written,
+the courier delivers the rows and removes the parcel. After a failure, the driver first delivers the parcels
+of durable epochs and removes all others. A parcel that was delivered but not removed is delivered again: the
+sink recognizes it and does nothing.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from penstock.state.store.store import Place, Store
 
 OUTBOX = "outbox"
 _MOST_PARCELS = 4
-"""Epochs that may be durable, or on their way to be, and not delivered; then the next one waits."""
+"""Most epochs in the outbox that are not delivered yet. Beyond that, the next epoch waits."""
 _WAIT_S = 60.0
-"""Seconds that it waits for that."""
+"""Timeout of that wait, in seconds."""
 _NAME = re.compile(rf"{OUTBOX}/epoch=(\d+)/courier-(\d+)-(\d+)\.arrow")
 
 
 class Parcel(NamedTuple):
-    """The rows of a courier and an epoch, in the outbox."""
+    """The rows of one courier and epoch in the outbox."""
 
     epoch: int
     courier: int
     run: int
-    """When the run began that it is of, in milliseconds."""
+    """Start of the run that wrote it, in milliseconds since 1970."""
 
     @property
     def name(self) -> str:
-        """Its file.
+        """Name of its file.
 
         >>> Parcel(7, 0, 1794937274285).name
         'outbox/epoch=7/courier-0-1794937274285.arrow'
@@ -51,16 +51,17 @@ class Parcel(NamedTuple):
 
     @staticmethod
     def named(name: str) -> Parcel | None:
-        """The parcel in a file; None: it is another file.
+        """The parcel of a file name; None for any other file.
 
         >>> Parcel.named("outbox/epoch=7/courier-0-1794937274285.arrow")
         Parcel(epoch=7, courier=0, run=1794937274285)
         """
-        found = _NAME.fullmatch(name)
-        return None if found is None else Parcel(*map(int, found.groups()))
+        match = _NAME.fullmatch(name)
+        return None if match is None else Parcel(*map(int, match.groups()))
 
     def counts(self, version: int, runs: Sequence[tuple[int, int]]) -> bool:
-        """Whether it is of what is durable: its epoch, in the newest run that began with it or before.
+        """Whether it is durable: its epoch is, and its run is the newest that began with that epoch or
+        before.
 
         >>> Parcel(7, 0, 200).counts(version=7, runs=[(300, 8), (200, 5), (100, 0)])
         True
@@ -73,7 +74,7 @@ class Parcel(NamedTuple):
 
 @dataclass(frozen=True)
 class TransactionalSink(LiveSink):
-    """A sink, with an outbox in a checkpoint."""
+    """A sink with an outbox in the checkpoint."""
 
     keeps = True
 
@@ -89,7 +90,7 @@ class TransactionalSink(LiveSink):
         self.sink.delivery(0, schema, self.flow_id)
 
     def rewind(self, epoch: int) -> None:
-        """Deliver what is durable, and remove what is not."""
+        """Deliver parcels of durable epochs, and remove all others."""
         store = Store(self.place)
         store.must_own()
         manifest = store.read_manifest(epoch) if epoch >= 0 else None
@@ -102,7 +103,7 @@ class TransactionalSink(LiveSink):
     def _deliver(self, files: Files, parcel: Parcel) -> None:
         data = files.read(parcel.name)
         if data is None:
-            return  # a courier was quicker
+            return  # a courier has delivered it meanwhile
         rows, ids = unpacked(data)
         delivery = self.sink.delivery(parcel.courier, rows.schema, self.flow_id)
         try:
@@ -112,12 +113,12 @@ class TransactionalSink(LiveSink):
 
 
 def parcels_in(files: Files) -> list[Parcel]:
-    """What is in the outbox of a checkpoint, in the order of epochs."""
-    return sorted(filter(None, (Parcel.named(found.name) for found in files.below(OUTBOX))))
+    """Parcels in the outbox of a checkpoint, in the order of epochs."""
+    return sorted(filter(None, (Parcel.named(file.name) for file in files.below(OUTBOX))))
 
 
 def packed(rows: pa.RecordBatch, ids: RowIds) -> pa.Buffer:
-    """The bytes of a parcel."""
+    """Encode a parcel."""
     facts = {
         b"courier": b"%d" % ids.courier,
         b"epoch": b"%d" % ids.epoch,
@@ -130,15 +131,15 @@ def packed(rows: pa.RecordBatch, ids: RowIds) -> pa.Buffer:
 
 
 def unpacked(data: bytes | pa.Buffer) -> tuple[pa.RecordBatch, RowIds]:
-    """Undo `packed`.
+    """Decode a parcel: its rows and their ids.
 
     >>> unpacked(packed(pa.record_batch({"n": [1, 2]}), RowIds(0, 7, 0, 200, 5, ((100, 0),))))[1]
     RowIds(courier=0, epoch=7, first=0, run=200, since=5, earlier=((100, 0),))
     """
     table = pa.ipc.open_file(pa.py_buffer(data)).read_all().combine_chunks()
     facts = {name.decode(): value.decode() for name, value in table.schema.metadata.items()}
-    told = (one.split("-") for one in facts["run"].split(","))
-    (run, since), *earlier = [(int(run), int(since)) for run, since in told]
+    runs = (run.split("-") for run in facts["run"].split(","))
+    (run, since), *earlier = [(int(run), int(since)) for run, since in runs]
     ids = RowIds(int(facts["courier"]), int(facts["epoch"]), 0, run, since, tuple(earlier))
     (rows,) = table.replace_schema_metadata(None).to_batches()
     return rows, ids
@@ -146,21 +147,21 @@ def unpacked(data: bytes | pa.Buffer) -> tuple[pa.RecordBatch, RowIds]:
 
 @dataclass
 class _Kept:
-    """The rows of an epoch."""
+    """The rows of an epoch that has not passed."""
 
     ids: RowIds
     batches: list[pa.RecordBatch] = field(default_factory=list)
 
 
 class OutboxWriter(LiveWriter):
-    """Keeps the rows of epochs until they are durable. `release` is called by a thread of its own."""
+    """Keeps rows in the outbox until their epoch is durable. `release` is called by another thread."""
 
     def __init__(self, sink: TransactionalSink, courier: int, schema: pa.Schema) -> None:
         self._sink, self._courier, self._schema = sink, courier, schema
         self._files = Files(sink.place)
         self._epoch: _Kept | None = None
         self._parcels: dict[int, tuple[Parcel, pa.RecordBatch, RowIds]] = {}
-        """Epoch -> what of it is in the outbox."""
+        """Epoch -> its parcel in the outbox, with the rows and their ids."""
         self._fewer = threading.Condition()
         self._delivery: Delivery | None = None
 
@@ -176,8 +177,8 @@ class OutboxWriter(LiveWriter):
         with self._fewer:
             if not self._fewer.wait_for(lambda: len(self._parcels) < _MOST_PARCELS, _WAIT_S):
                 raise StoreError(
-                    f"the sink has not taken the rows of {len(self._parcels)} epochs in {_WAIT_S:.0f} s",
-                    hint="check it; the flow goes on from its checkpoint",
+                    f"the sink has not accepted {len(self._parcels)} epochs within {_WAIT_S:.0f} s",
+                    hint="check the sink; the flow resumes from its checkpoint",
                 )
         rows, ids = pa.concat_batches(kept.batches), kept.ids
         parcel = Parcel(epoch, self._courier, ids.run)
@@ -187,7 +188,7 @@ class OutboxWriter(LiveWriter):
 
     def release(self, epoch: int) -> None:
         with self._fewer:
-            due = [self._parcels[one] for one in sorted(self._parcels) if one <= epoch]
+            due = [self._parcels[passed] for passed in sorted(self._parcels) if passed <= epoch]
         for parcel, rows, ids in due:
             where = {"epoch": parcel.epoch, "run": ids.run, "partition": self._courier}
             point("courier.release", **where)

@@ -1,8 +1,8 @@
-"""What couriers can read by themselves, without Spark.
+"""Sources that couriers read by themselves, without Spark.
 
-source.py          what a source, a reader and a poll are
-formats.py         between the bytes of messages and Arrow: JSON, Avro, Arrow, raw
-kafka.py           topics of Kafka
-rate.py            made-up rows at a rate, known by their numbers
+source.py          the interfaces of sources and readers
+formats.py         conversion between message bytes and Arrow: JSON, Avro, Arrow, raw
+kafka.py           Kafka topics
+rate.py            generated rows at a rate, each derived from its number
 python_source.py   Python data sources of Spark, read in a courier
 """

@@ -1,7 +1,7 @@
-"""Between the bytes of messages and Arrow: JSON, Avro, Arrow streams, or the bytes as they are.
+"""Conversion between message bytes and Arrow: JSON, Avro, Arrow streams, or the bytes as they are.
 
-The unit is the chunk: all values of a poll become one batch. A chunk with a value that cannot be read is
-cut in halves until that value is alone, so all others are read.
+All values of a poll become one batch. If one of them cannot be decoded, the poll is split in halves until
+that value is alone, so that all others are decoded.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ _VALUE = "value"
 
 @dataclass(frozen=True)
 class Decoded:
-    """What was read of some values."""
+    """The rows decoded from some values."""
 
     batch: pa.RecordBatch
     of: npt.NDArray[np.int64] | None = None
-    """The number of the value that each row came from; None: row i came from value i."""
+    """Index of the value that each row came from; None if row i came from value i."""
     bad: tuple[tuple[int, str], ...] = ()
-    """(number, why) of values that could not be read."""
+    """(index, reason) of values that could not be decoded."""
 
 
 class Format(ABC):
-    """How values become rows and rows values. A frozen dataclass: picklable, equal by content."""
+    """Decodes values into rows, and encodes rows. A format is a frozen dataclass, and picklable."""
 
     schema: pa.Schema
 
     @abstractmethod
     def reads(self) -> Callable[[Values], Decoded]:
-        """A function that reads a chunk, or raises an error if any value in it cannot be read."""
+        """Make a function that decodes a list of values, and raises an error if any of them is bad."""
 
     @abstractmethod
     def writes(self) -> Callable[[pa.RecordBatch], list[bytes | None]]:
-        """A function that gives the values of a batch's rows, one for each unless it says otherwise."""
+        """Make a function that encodes a batch: one value per row, unless the format says otherwise."""
 
-    # Made once, where they are used: functions cannot be pickled.
+    # Made once per process: the functions cannot be pickled.
 
     @cached_property
     def _read(self) -> Callable[[Values], Decoded]:
@@ -71,7 +71,7 @@ class Format(ABC):
         }
 
     def decode(self, values: Values) -> Decoded:
-        """Read a chunk, value by value where it has bad ones."""
+        """Decode values, and set bad ones aside."""
         try:
             return self._read(values)
         except Exception as error:
@@ -82,7 +82,7 @@ class Format(ABC):
         return _joined(self.decode(values[:half]), self.decode(values[half:]), half)
 
     def encode(self, batch: pa.RecordBatch) -> list[bytes | None]:
-        """The values of a batch's rows."""
+        """Encode a batch's rows as values."""
         return self._write(batch)
 
 
@@ -104,13 +104,13 @@ def _joined(left: Decoded, right: Decoded, half: int) -> Decoded:
 
 @dataclass(frozen=True)
 class Json(Format):
-    """A JSON object a value. Fields that the schema does not name are left out; missing ones are null.
+    """One JSON object per value. Fields that are not in the schema are dropped; missing ones are null.
 
-    Times are texts as in ISO 8601, in UTC if they name no zone, or numbers of seconds since 1970. Binary
-    fields are base64. No value at all (a tombstone) is a row of nulls.
+    Times are ISO 8601 strings, in UTC if they name no zone, or seconds since 1970. Binary fields are base64.
+    A missing value (a tombstone) becomes a row of nulls.
 
-    msgspec reads a chunk of 10 rows in 60 µs and of 1,000 in 0.9 ms, where pyarrow's reader of JSON takes 250
-    and 1,300: the columns are made by Arrow, times from their texts.
+    msgspec decodes 10 rows in 60 µs and 1,000 rows in 0.9 ms. pyarrow's JSON reader takes 250 µs and 1.3 ms.
+    Arrow builds the columns and parses the times.
     """
 
     schema: pa.Schema
@@ -143,7 +143,7 @@ class Json(Format):
 
 
 def _json_values(column: pa.Array) -> list[Any]:
-    """The values of a column as JSON has them. Making a Python object of a time takes Arrow 4 µs."""
+    """The values of a column as JSON types. Arrow formats times: a Python object for each would take 4 µs."""
     kind = column.type
     if pa.types.is_timestamp(kind):
         text = column.cast(pa.timestamp(kind.unit, tz=kind.tz and "UTC")).cast(pa.string())
@@ -154,7 +154,7 @@ def _json_values(column: pa.Array) -> list[Any]:
 
 
 def _row_class(fields: Sequence[tuple[str, Any]]) -> type[msgspec.Struct]:
-    """A class of rows: columns may have names that Python does not allow."""
+    """Make a class for rows, with numbered fields: a column's name may not be valid in Python."""
     places = [(f"f{n}", kind, None) for n, (_, kind) in enumerate(fields)]
     names = {f"f{n}": name for n, (name, _) in enumerate(fields)}
     return msgspec.defstruct("JsonRow", places, rename=names, gc=False)
@@ -165,7 +165,7 @@ def _is_moment(kind: pa.DataType) -> bool:
 
 
 def _moment_or(kind: pa.DataType) -> Any:
-    """What msgspec reads a column as: moments as they stand there, since Arrow reads them."""
+    """The type that msgspec decodes a column as. Times stay strings or numbers: Arrow parses them."""
     return str | int | float | None if _is_moment(kind) else _json_type(kind)
 
 
@@ -173,14 +173,14 @@ def _moments(column: Sequence[str | float | None], kind: pa.DataType) -> pa.Arra
     if all(moment is None or isinstance(moment, str) for moment in column):
         return _moments_of_text(pa.array(column, pa.string()), kind)
     if pa.types.is_date(kind) or any(isinstance(moment, str) for moment in column):
-        raise ValueError("a time must be a text in ISO 8601 or a number of seconds since 1970")
+        raise ValueError("a time must be an ISO 8601 string or a number of seconds since 1970")
     numbers = cast("Sequence[float | None]", column)
     micros = [None if second is None else round(second * 1_000_000) for second in numbers]
     return pa.array(micros, pa.timestamp("us", tz=getattr(kind, "tz", None))).cast(kind)
 
 
 def _moments_of_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Times of texts that all name a zone, or all none: then it is UTC."""
+    """Parse times that all name a zone, or all name none: then they are in UTC."""
     if not pa.types.is_timestamp(kind):
         return texts.cast(kind)
     utc, local = pa.timestamp(kind.unit, tz="UTC"), pa.timestamp(kind.unit)
@@ -216,25 +216,26 @@ def _json_type(kind: pa.DataType) -> Any:
         if fits(kind):
             return python | None
     raise FlowError(
-        f"JSON cannot hold a column of type {kind}", hint="leave it out, or use another format"
+        f"JSON does not support columns of type {kind}",
+        hint="leave the column out, or use another format",
     )
 
 
 @dataclass(frozen=True)
 class Avro(Format):
-    """An Avro record a value, in binary, without a header; `text` is its schema as Avro's JSON."""
+    """One Avro record per value, binary, without a header. `text` is the Avro schema, as JSON."""
 
     text: str
     schema: pa.Schema = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         try:
-            found = msgspec.json.decode(self.text)
-            columns = [pa.field(f["name"], _avro_type(f["type"])) for f in found["fields"]]
+            parsed = msgspec.json.decode(self.text)
+            columns = [pa.field(f["name"], _avro_type(f["type"])) for f in parsed["fields"]]
         except (msgspec.DecodeError, KeyError, TypeError) as unfit:
             raise FlowError(
                 f"{self.text[:100]!r} is not the schema of an Avro record",
-                hint='give it as JSON: {"type": "record", "name": ..., "fields": [...]}',
+                hint='pass it as JSON: {"type": "record", "name": ..., "fields": [...]}',
             ) from unfit
         object.__setattr__(self, "schema", pa.schema(columns))
 
@@ -247,10 +248,10 @@ class Avro(Format):
             if value is None:
                 return {}
             stream = io.BytesIO(value)
-            found: dict[str, Any] = read_one(stream, parsed)
+            record: dict[str, Any] = read_one(stream, parsed)
             if stream.read(1):
-                raise ValueError("there are bytes behind the record")
-            return found
+                raise ValueError("there are extra bytes after the record")
+            return record
 
         def read(values: Values) -> Decoded:
             rows = [row(value) for value in values]
@@ -281,9 +282,9 @@ _AVRO_TYPES = {
 
 
 def _avro_type(kind: Any) -> pa.DataType:
-    """The Arrow type of an Avro type; a union may be of null and one other."""
+    """The Arrow type of an Avro type. A union may have null and one other type."""
     if isinstance(kind, list):
-        others = [one for one in kind if one != "null"]
+        others = [member for member in kind if member != "null"]
         if len(others) == 1:
             return _avro_type(others[0])
     elif isinstance(kind, str) and kind in _AVRO_TYPES:
@@ -304,15 +305,15 @@ def _avro_type(kind: Any) -> pa.DataType:
             return pa.string() if name == "enum" else pa.binary()
         return _avro_type(name)
     raise FlowError(
-        f"Avro's type {kind!r} has no column type", hint="a union may be of null and one other type"
+        f"the Avro type {kind!r} is not supported", hint="a union may have null and one other type"
     )
 
 
 @dataclass(frozen=True)
 class ArrowStream(Format):
-    """A stream of Arrow batches a value, with one row or many. No value at all gives no rows.
+    """One Arrow IPC stream per value, with one row or many. A missing value has no rows.
 
-    All rows of a batch are written as one value.
+    All rows of a batch are encoded as one value.
     """
 
     schema: pa.Schema
@@ -324,8 +325,8 @@ class ArrowStream(Format):
         def table(value: bytes | None) -> pa.Table:
             if value is None:
                 return empty
-            found = pa.ipc.open_stream(value).read_all()
-            return found.select(names).cast(self.schema)
+            rows = pa.ipc.open_stream(value).read_all()
+            return rows.select(names).cast(self.schema)
 
         def read(values: Values) -> Decoded:
             tables = [table(value) for value in values]
@@ -347,7 +348,7 @@ class ArrowStream(Format):
 
 @dataclass(frozen=True)
 class Raw(Format):
-    """The bytes as they are, in a column `value`. Text is written as UTF-8."""
+    """The bytes as they are, in a column `value`. Strings are encoded as UTF-8."""
 
     schema: pa.Schema = field(default_factory=lambda: pa.schema([(_VALUE, pa.binary())]))
 
@@ -362,17 +363,18 @@ class Raw(Format):
 
 
 def format_of(name: str, schema: Any) -> Format:
-    """The format of this name; `schema` is DDL, Arrow's, Spark's, or for Avro its own as JSON."""
+    """The format with this name. `schema` is DDL, an Arrow or Spark schema, or for Avro its own as JSON."""
     if name == "raw":
         if schema is not None:
             raise FlowError(
-                "raw values have no schema", hint="leave it out: the column is `value`, of bytes"
+                "the format raw takes no schema",
+                hint="leave schema out: the only column is `value`, of type binary",
             )
         return Raw()
     if schema is None:
         raise FlowError(
-            f"values in {name} need a schema",
-            hint='give schema="user string, n long" or, for Avro, its schema as JSON',
+            f"the format {name} needs a schema",
+            hint='pass schema="user string, n long" or, for Avro, its schema as JSON',
         )
     if name == "avro":
         return Avro(schema if isinstance(schema, str) else msgspec.json.encode(schema).decode())

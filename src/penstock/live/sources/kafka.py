@@ -1,4 +1,4 @@
-"""Topics of Kafka: read by confluent-kafka in live couriers, by Spark's connector in micro-batches.
+"""Kafka topics, read by confluent-kafka in live couriers, by Spark's connector in micro-batches.
 
 Partitions are named "topic/0"; a position is the offset of the next message.
 """
@@ -23,28 +23,28 @@ from penstock.plan.steps import SourceDecoder
 _log = logging.getLogger("penstock.sources")
 
 _WAIT_S = 20.0
-"""Seconds that the brokers have to tell about topics and offsets."""
+"""Timeout for requests about topics and offsets, in seconds."""
 _READS = {
     "enable.auto.commit": False,
     "enable.partition.eof": False,
-    # A position that is gone is an error: rows would be missing, and nobody would know.
+    # An offset that is gone is an error: else rows would be missing without notice.
     "auto.offset.reset": "error",
     "isolation.level": "read_committed",
     "fetch.wait.max.ms": 100,
     "fetch.min.bytes": 1,
     "fetch.error.backoff.ms": 20,
-    # When it has so many messages that a courier has not polled, librdkafka fetches no more for so long. By
-    # default that is a second, and a backlog went at 120,000 rows a second instead of 370,000.
+    # With this many unpolled messages, librdkafka stops fetching for this many milliseconds. With its
+    # default of a second, a backlog was read at 120,000 rows per second instead of 370,000.
     "queued.min.messages": 200_000,
     "fetch.queue.backoff.ms": 5,
     "socket.nagle.disable": True,
-    "log_level": 2,  # it is told once that brokers cannot be reached, not at each attempt
-    "group.id": "penstock",  # librdkafka wants one; no group is joined, nothing is committed
+    "log_level": 2,  # we log once that brokers cannot be reached, not at each attempt
+    "group.id": "penstock",  # librdkafka requires one; no group is joined, no offset is committed
 }
 _LIMITS = ("maxoffsetspertrigger", "maxtriggerdelay", "minoffsetspertrigger")
-"""Options of Spark's connector by which users say how much an epoch takes, in small letters."""
+"""Options of Spark's connector that limit the rows of an epoch, in lower case."""
 FIRST, NEXT = -2, -1
-"""Offsets in `starting` that stand for the earliest and for the latest, as in Spark's connector."""
+"""Offsets in `starting` that mean earliest and latest, as in Spark's connector."""
 METADATA: dict[str, pa.DataType] = {
     "key": pa.binary(),
     "value": pa.binary(),
@@ -56,31 +56,32 @@ METADATA: dict[str, pa.DataType] = {
         pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))
     ),
 }
-"""What a message has, under the names and types that Spark's connector gives it."""
+"""Fields of a message, with the names and types of Spark's connector."""
 
 Starting = Literal["earliest", "latest"] | Mapping[str, Mapping[int, int]]
 
 
 @dataclass(frozen=True)
 class KafkaSource(LiveSource):
-    """Topics of Kafka. Made by `kafka`."""
+    """Kafka topics as a source. Made by `kafka`."""
 
     servers: str
     topics: tuple[str, ...]
     format: Format
     metadata: tuple[tuple[str, str], ...] = ()
-    """(what of a message, the column it is in)."""
+    """(field of a message, column for it)."""
     starting: str | tuple[tuple[str, int, int], ...] = "earliest"
-    """"earliest", "latest", or (topic, partition, offset) of some partitions; the others: earliest."""
-    # They may hold passwords, so no message and no log shows them.
+    """Start of a new flow: "earliest", "latest", or (topic, partition, offset) for some partitions; the
+    others start at the earliest."""
+    # Options may hold passwords, so no message and no log shows them.
     options: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
     spark_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     epoch_rows: int | None = None
-    """Rows that an epoch of micro-batches takes at most; 0: all that are there; None: as the SLA says."""
+    """Most rows of an epoch in micro-batches; 0 for no limit; None to derive it from the SLA."""
 
     @property
     def schema(self) -> pa.Schema:
-        meta = [pa.field(column, METADATA[what]) for what, column in self.metadata]
+        meta = [pa.field(column, METADATA[attribute]) for attribute, column in self.metadata]
         return pa.schema([*self.format.schema, *meta])
 
     @property
@@ -89,7 +90,7 @@ class KafkaSource(LiveSource):
 
     @property
     def bounded_by_sla(self) -> bool:
-        """Whether nobody has said how many rows an epoch takes."""
+        """Whether the SLA decides how many rows an epoch takes, since no limit is set."""
         return self.epoch_rows is None and not any(
             name.lower() in _LIMITS for name, _ in self.spark_options
         )
@@ -100,19 +101,19 @@ class KafkaSource(LiveSource):
 
     def partitions(self) -> list[str]:
         with closing(self._consumer()) as consumer:
-            found = [_partitions_of(consumer, topic) for topic in self.topics]
-        return [name for names in found for name in names]
+            topics = [_partitions_of(consumer, topic) for topic in self.topics]
+        return [name for names in topics for name in names]
 
     def first(self, partitions: Sequence[str]) -> dict[str, int]:
         named = self.starting if isinstance(self.starting, tuple) else ()
-        given = {name_of(topic, number): offset for topic, number, offset in named}
-        if unknown := set(given) - set(partitions):
+        offsets = {name_of(topic, number): offset for topic, number, offset in named}
+        if unknown := set(offsets) - set(partitions):
             raise SettingError(
-                f"starting names partitions that are not there: {', '.join(sorted(unknown))}",
-                hint=f"there are {', '.join(partitions)}",
+                f"starting names unknown partitions: {', '.join(sorted(unknown))}",
+                hint=f"use some of {', '.join(partitions)}",
             )
         other = NEXT if self.starting == "latest" else FIRST
-        wanted = {name: given.get(name, other) for name in partitions}
+        wanted = {name: offsets.get(name, other) for name in partitions}
         bounds = {FIRST: 0, NEXT: 1}
         with closing(self._consumer()) as consumer:
             return {
@@ -121,13 +122,13 @@ class KafkaSource(LiveSource):
             }
 
     def appeared(self, partitions: Sequence[str]) -> dict[str, int]:
-        """At the earliest, whatever `starting` says: all that is in them came after the flow had begun."""
+        """The earliest offsets, whatever `starting` says: all messages there are newer than the flow."""
         with closing(self._consumer()) as consumer:
             return {name: _bounds(consumer, name)[0] for name in partitions}
 
     def positions_at(self, offset: Any) -> dict[str, int]:
-        found = offset.items()
-        return {name_of(topic, int(n)): at for topic, parts in found for n, at in parts.items()}
+        topics = offset.items()
+        return {name_of(topic, int(n)): at for topic, parts in topics for n, at in parts.items()}
 
     def offset_at(self, positions: Mapping[str, int]) -> dict[str, dict[str, int]]:
         offsets: dict[str, dict[str, int]] = {}
@@ -142,12 +143,13 @@ class KafkaSource(LiveSource):
     def rows(
         self, values: Values, of: Callable[[str], pa.Array], place: Callable[[int], str]
     ) -> tuple[pa.RecordBatch, tuple[DeadLetter, ...]]:
-        """Rows of these values and of what else their messages have, and the values that are none.
+        """Decode values to rows, with the metadata columns; also returns the values that could not be
+        decoded.
 
-        `of` gives what messages have, `place` says where one stands.
+        `of` returns a field of all messages as a column, `place` the position of one message as text.
         """
         decoded = self.format.decode(values)
-        extra = [of(what) for what, _ in self.metadata]
+        extra = [of(attribute) for attribute, _ in self.metadata]
         if decoded.of is not None:
             extra = [column.take(pa.array(decoded.of)) for column in extra]
         bad = tuple(
@@ -176,28 +178,28 @@ def kafka(
     spark_options: Mapping[str, Any] | None = None,
     epoch_rows: int | None = None,
 ) -> KafkaSource:
-    """Topics of Kafka as the source of a flow.
+    """Kafka topics as the source of a flow.
 
-    Columns are the fields of the messages' values, as `schema` (DDL, Arrow's or Spark's; for Avro its own,
-    as JSON) says: JSON objects, Avro records, Arrow streams of a row or many, or raw bytes in a column
-    `value`. A column named by `arrival` has the message's timestamp, which latency is measured from.
-    `metadata` names what else of a message becomes a column: key, value, headers, topic, partition, offset,
-    with names and types as in Spark's connector; `{"key": "user_key"}` gives it another name.
+    The columns are the fields of the messages' values, as declared by `schema`: DDL, an Arrow or Spark
+    schema, or for Avro its own schema as JSON. Values are JSON objects, Avro records, Arrow streams with one
+    row or many, or raw bytes in a column `value`. The column named by `arrival` holds the message's
+    timestamp; latency is measured from it. `metadata` names other fields of a message that become columns:
+    key, value, headers, topic, partition, offset. They have the names and types of Spark's connector;
+    `{"key": "user_key"}` renames one.
 
-    A new flow begins at `starting`: "earliest", "latest", or `{topic: {partition: offset}}`, where -2 is the
-    earliest and -1 the latest, and partitions that are not named begin at the earliest. Later it goes on
-    from its checkpoint; partitions that are new are read from their first message on. Only committed messages
-    are read.
+    A new flow starts at `starting`: "earliest", "latest", or `{topic: {partition: offset}}`. Offset -2 means
+    earliest and -1 latest; partitions that are not named start at the earliest. A restarted flow resumes from
+    its checkpoint. New partitions are read from their first message on. Only committed messages are read.
 
-    In micro-batches an epoch takes at most `epoch_rows` of them, so that a burst or a backlog becomes many
-    epochs. By default that follows from the SLA and from how long epochs take (`flow.explain()`), or there
-    is no limit if the flow has no SLA; 0 is no limit either. Spark's `maxOffsetsPerTrigger` in
-    `spark_options` counts instead.
+    In micro-batches, an epoch takes at most `epoch_rows` messages, so that a burst or a backlog becomes many
+    epochs. By default the limit is derived from the SLA and the duration of epochs (see `flow.explain()`).
+    There is no limit if the flow has no SLA, or with 0. Spark's `maxOffsetsPerTrigger` in `spark_options`
+    takes precedence.
 
-    `options` are librdkafka's, for live couriers (and to find the partitions); `spark_options` are those of
-    Spark's connector, for micro-batches, such as `{"kafka.security.protocol": "SSL"}`. Both are needed where
-    brokers ask for more than an address. A value that cannot be read ends the flow, or with
-    `start(on_error="dead_letter")` is set aside.
+    `options` are librdkafka's, for live couriers and for listing partitions. `spark_options` are those of
+    Spark's connector, for micro-batches, such as `{"kafka.security.protocol": "SSL"}`. Set both if the
+    brokers need TLS or authentication. A value that cannot be decoded fails the flow, or is set aside with
+    `start(on_error="dead_letter")`.
 
     >>> orders = kafka("localhost:9092", "orders", schema="user string, amount double", metadata=["key"])
     >>> orders.schema.names
@@ -206,26 +208,26 @@ def kafka(
     named = (topics,) if isinstance(topics, str) else tuple(topics)
     if not servers or not named:
         raise SettingError(
-            "kafka needs servers and a topic", hint='such as ps.kafka("broker:9092", "orders", ...)'
+            "kafka() needs servers and a topic", hint='use ps.kafka("broker:9092", "orders", ...)'
         )
     chosen = dict(
         metadata if isinstance(metadata, Mapping) else zip(metadata, metadata, strict=True)
     )
     if unknown := set(chosen) - set(METADATA):
         raise FlowError(
-            f"messages have no {', '.join(sorted(unknown))}",
-            hint=f"metadata can be {', '.join(METADATA)}",
+            f"unknown metadata: {', '.join(sorted(unknown))}",
+            hint=f"use some of {', '.join(METADATA)}",
         )
     if arrival is not None:
         chosen = {"timestamp": arrival} | chosen
     if epoch_rows is not None and epoch_rows < 0:
-        raise SettingError(f"epoch_rows={epoch_rows}", hint="use 1 or more, or 0 for no limit")
+        raise SettingError(f"epoch_rows is {epoch_rows}", hint="use 1 or more, or 0 for no limit")
     values = format_of(format, schema)
     columns = [*values.schema.names, *chosen.values()]
     if twice := {name for name in columns if columns.count(name) > 1}:
         raise FlowError(
-            f"two columns would be called {', '.join(sorted(twice))}",
-            hint='give what comes from the message another name: arrival="sent_at", '
+            f"two columns have the name {', '.join(sorted(twice))}",
+            hint='rename the columns for message fields: arrival="sent_at", '
             'metadata={"key": "message_key"}',
         )
     return KafkaSource(
@@ -244,7 +246,7 @@ def _starting(starting: Starting) -> str | tuple[tuple[str, int, int], ...]:
     if isinstance(starting, str):
         if starting not in ("earliest", "latest"):
             raise SettingError(
-                f"starting={starting!r} is unknown",
+                f"unknown value of starting: {starting!r}",
                 hint='use "earliest", "latest" or {topic: {partition: offset}}',
             )
         return starting
@@ -272,23 +274,23 @@ def place_of(name: str) -> tuple[str, int]:
 
 def _partitions_of(consumer: Any, topic: str) -> list[str]:
     try:
-        found = consumer.list_topics(topic, timeout=_WAIT_S).topics[topic]
-    except Exception as silent:
+        metadata = consumer.list_topics(topic, timeout=_WAIT_S).topics[topic]
+    except Exception as failed:
         raise SettingError(
-            f"cannot reach Kafka: {silent}", hint="check the servers, and options such as TLS"
-        ) from silent
-    if found.error is not None or not found.partitions:
+            f"cannot reach Kafka: {failed}", hint="check the servers, and options such as TLS"
+        ) from failed
+    if metadata.error is not None or not metadata.partitions:
         raise SettingError(
-            f"Kafka has no topic {topic!r}: {found.error}", hint="create it, or check its name"
+            f"Kafka has no topic {topic!r}: {metadata.error}", hint="create it, or check its name"
         )
-    return [name_of(topic, number) for number in sorted(found.partitions)]
+    return [name_of(topic, number) for number in sorted(metadata.partitions)]
 
 
 def _bounds(consumer: Any, name: str) -> tuple[int, int]:
-    """The first offset of a partition, and the one after its last."""
+    """First offset of a partition, and the one after its last."""
     partition = _partition(name)
-    found: tuple[int, int] = consumer.get_watermark_offsets(partition, timeout=_WAIT_S)
-    return found
+    offsets: tuple[int, int] = consumer.get_watermark_offsets(partition, timeout=_WAIT_S)
+    return offsets
 
 
 def _partition(name: str, *offset: int) -> Any:
@@ -298,7 +300,7 @@ def _partition(name: str, *offset: int) -> Any:
 
 
 class ToldOnce:
-    """Logs the first warning of a trouble, and no more until it is over."""
+    """Logs the first warning about an outage, and no more until it is over."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log, self._told = log, False
@@ -309,13 +311,12 @@ class ToldOnce:
         self._told = True
 
     def over(self) -> None:
-        """The next one is another trouble."""
+        """End the outage: the next warning is logged again."""
         self._told = False
 
 
 class KafkaReader(LiveReader):
-    """Reads some partitions from offsets on. It belongs to no consumer group: the checkpoint has the
-    offsets."""
+    """Reads some partitions. It joins no consumer group, since offsets are in the checkpoint."""
 
     def __init__(self, source: KafkaSource, positions: Mapping[str, int]) -> None:
         self._source = source
@@ -325,10 +326,10 @@ class KafkaReader(LiveReader):
         self._partitions = [_partition(name, offset) for name, offset in positions.items()]
         self._consumer.assign(self._partitions)
         self._only = place_of(next(iter(positions))) if len(positions) == 1 else None
-        """The one partition that is read, if it is one."""
+        """The partition that is read, if there is only one."""
 
     def poll(self, wait_ms: float, most_rows: int) -> list[Polled]:
-        # consume() with a time-out waits until it has as many as it may give.
+        # consume() with a timeout would wait until it has all messages asked for.
         first = self._consumer.poll(wait_ms / 1000)
         if self._fatal is not None:
             raise InputError(f"Kafka: {self._fatal}", hint="check the brokers and the options")
@@ -346,15 +347,15 @@ class KafkaReader(LiveReader):
         return [self._polled(*place, part) for place, part in self._parts(good).items()]
 
     def behind(self) -> int:
-        """By the ends of partitions that brokers told with the newest messages."""
+        """Number of messages up to the ends of partitions, as brokers sent them with the newest messages."""
         try:
-            found = [
+            offsets = [
                 (read.offset, self._consumer.get_watermark_offsets(read, cached=True)[1])
                 for read in self._consumer.position(self._partitions)
             ]
-        except RuntimeError:  # it was closed meanwhile
+        except RuntimeError:  # the consumer was closed meanwhile
             return 0
-        return sum(max(0, end - offset) for offset, end in found if offset >= 0)
+        return sum(max(0, end - offset) for offset, end in offsets if offset >= 0)
 
     def _parts(self, messages: list[Any]) -> dict[tuple[str, int], list[Any]]:
         """Messages by topic and partition."""
@@ -370,7 +371,7 @@ class KafkaReader(LiveReader):
         name = name_of(topic, partition)
         batch, bad = self._source.rows(
             values,
-            lambda what: _column(what, messages),
+            lambda attribute: _column(attribute, messages),
             lambda number: f"{name}/{messages[number].offset()}",
         )
         return Polled(batch, name, messages[-1].offset() + 1, bad)
@@ -382,19 +383,21 @@ class KafkaReader(LiveReader):
             self._away.tell(f"Kafka, tried again: {error}")
 
     def _check(self, message: Any) -> None:
-        """What stands in the place of messages when a partition cannot be read."""
+        """Raise or log the error that librdkafka delivers in place of a message."""
         error = message.error()
         if error is None:
             return
         place = name_of(message.topic(), message.partition())
         if error.name() == "_AUTO_OFFSET_RESET":
             raise InputError(
-                f"Kafka: messages of {place} that the flow has to read are gone: {error.str()}",
-                hint="keep messages for longer; to go on without them, start from a new checkpoint",
+                f"Kafka: the flow's offset in {place} is out of range: {error.str()}",
+                hint="messages were deleted before they were read: raise the topic's retention; "
+                "to continue without them, start from a new checkpoint",
             )
         if not error.retriable() and error.name() not in ("_TRANSPORT", "_ALL_BROKERS_DOWN"):
             raise InputError(
-                f"Kafka: cannot read {place}: {error.str()}", hint="check the topic and its rights"
+                f"Kafka: cannot read {place}: {error.str()}",
+                hint="check the topic and its permissions",
             )
         self._note(error)
 
@@ -402,16 +405,16 @@ class KafkaReader(LiveReader):
         self._consumer.close()
 
 
-def _column(what: str, messages: Iterable[Any]) -> pa.Array:
-    kind = METADATA[what]
-    if what == "timestamp":
+def _column(attribute: str, messages: Iterable[Any]) -> pa.Array:
+    kind = METADATA[attribute]
+    if attribute == "timestamp":
         times = pa.array(
             [message.timestamp()[1] for message in messages], pa.timestamp("ms", "UTC")
         )
         return times.cast(kind)
-    if what == "headers":
+    if attribute == "headers":
         return pa.array([_headers(message.headers()) for message in messages], kind)
-    return pa.array([getattr(message, what)() for message in messages], kind)
+    return pa.array([getattr(message, attribute)() for message in messages], kind)
 
 
 def _headers(headers: Sequence[tuple[str, bytes]] | None) -> list[dict[str, Any]] | None:
@@ -420,7 +423,7 @@ def _headers(headers: Sequence[tuple[str, bytes]] | None) -> list[dict[str, Any]
 
 @dataclass(frozen=True)
 class KafkaDecoder:
-    """Decodes what Spark's connector has read, as a live courier decodes messages."""
+    """Decodes rows from Spark's connector, in the same way as a live courier decodes messages."""
 
     source: KafkaSource
 
@@ -437,4 +440,6 @@ class KafkaDecoder:
             return f"{row['topic']}/{row['partition']}/{row['offset']}"
 
         values = batch.column("value").to_pylist()
-        return self.source.rows(values, lambda what: batch.column(what).cast(METADATA[what]), place)
+        return self.source.rows(
+            values, lambda attribute: batch.column(attribute).cast(METADATA[attribute]), place
+        )

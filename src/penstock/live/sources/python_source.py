@@ -1,7 +1,7 @@
 """Python data sources of Spark (`DataSourceStreamReader`, `SimpleDataSourceStreamReader`), read in a courier.
 
-Such a source knows ranges between two of its offsets, which it reads alike each time. A position is
-{"from": offset}, or inside of a range {"from": offset, "to": offset, "rows": n}: n rows of it were read.
+Such a source reads ranges between two of its offsets, and gives the same rows each time. A position is
+{"from": offset}, or inside a range {"from": offset, "to": offset, "rows": n}: n rows of it were read.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from penstock.exchange.step_work import as_schema
 from penstock.live.sources.source import LiveReader, LiveSource, Polled
 
 _ONLY = "0"
-"""The name of its one partition."""
+"""Name of its only partition."""
 _PAUSE_S = 0.01
-"""Seconds between two questions for a newer offset; Spark asks as often."""
+"""Seconds between two requests for a newer offset, as in Spark."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class PythonSource(LiveSource):
 
     columns: pa.Schema
     make: Callable[[], Any]
-    """Makes its stream reader, in the driver and in a courier. Picklable."""
+    """Makes the stream reader, in the driver and in a courier. Picklable."""
     name: str
     options: tuple[tuple[str, str], ...] = ()
 
@@ -54,7 +54,7 @@ class PythonSource(LiveSource):
         reader = self.reader(positions)
         try:
             if not reader.is_between_ranges():
-                raise self._one_way("it was stopped between two of its offsets")
+                raise self._one_way("it was stopped in the middle of a range of offsets")
         finally:
             reader.close()
         return place["to"]
@@ -64,7 +64,7 @@ class PythonSource(LiveSource):
 
 
 class _Ranges:
-    """The ranges of a stream reader."""
+    """Offset ranges of a `DataSourceStreamReader`."""
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader
@@ -75,18 +75,18 @@ class _Ranges:
             self._latest = lambda start: reader.latestOffset()
 
     def after(self, start: Any) -> tuple[Any, Iterator[Any]] | None:
-        """The range from an offset to the newest: its end and its rows; None: there is nothing new."""
+        """The range from an offset to the newest: its end and its rows; None if there is nothing new."""
         end = self._latest(start)
         return None if end is None or end == start else (end, self.between(start, end))
 
     def between(self, start: Any, end: Any) -> Iterator[Any]:
-        """The rows of a range: tuples or batches."""
+        """Yield the rows of a range: tuples or batches."""
         for partition in self._reader.partitions(start, end):
             yield from self._reader.read(partition)
 
 
 class _SimpleRanges:
-    """The ranges of a simple stream reader."""
+    """Offset ranges of a `SimpleDataSourceStreamReader`."""
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader
@@ -100,7 +100,7 @@ class _SimpleRanges:
 
 
 class PythonReader(LiveReader):
-    """Reads a Python data source range by range. What its reader does, the courier waits for."""
+    """Reads a Python data source range by range. Calls to the data source block the courier's reader."""
 
     def __init__(self, source: PythonSource, positions: Mapping[str, Any]) -> None:
         self._schema, self._reader = source.schema, source.make()
@@ -119,13 +119,13 @@ class PythonReader(LiveReader):
             batch = self._next(count)
             if batch is None:
                 raise FlowError(
-                    "a Python data source reads fewer rows between two offsets than it did before",
-                    hint="a stream reader must give the same rows for the same offsets",
+                    "a Python data source returned fewer rows between two offsets than before",
+                    hint="a stream reader must return the same rows for the same offsets",
                 )
             count -= batch.num_rows
 
     def is_between_ranges(self) -> bool:
-        """Whether all rows of the range have been read that it begins in."""
+        """Whether the position is at the end of its range: all rows of the range have been read."""
         return self._next(1) is None
 
     def poll(self, wait_ms: float, most_rows: int) -> list[Polled]:
@@ -134,8 +134,8 @@ class PythonReader(LiveReader):
             return []
         until = time.monotonic() + wait_ms / 1000
         while True:
-            if self._rows is None and (found := self._ranges.after(self._at["from"])):
-                end, self._rows = found
+            if self._rows is None and (newer := self._ranges.after(self._at["from"])):
+                end, self._rows = newer
                 self._at = {"from": self._at["from"], "to": end, "rows": 0}
             if self._rows is not None:
                 batch = self._next(most_rows)
@@ -150,7 +150,7 @@ class PythonReader(LiveReader):
             time.sleep(min(left_s, _PAUSE_S))
 
     def _next(self, most_rows: int) -> pa.RecordBatch | None:
-        """The next rows of the range, at most so many; None: it has ended."""
+        """The next rows of the range, at most `most_rows`; None at its end."""
         rows: list[Any] = []
         while self._rest is None and len(rows) < most_rows:
             row = next(self._rows or iter(()), None)

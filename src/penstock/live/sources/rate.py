@@ -1,7 +1,7 @@
-"""Made-up rows that arrive at a rate: for demos, tests and trials.
+"""Generated rows that arrive at a rate: for demos, tests and trials.
 
-A row follows from its number alone, and so does the time of its arrival: who reads it again, in either
-mode, gets the same. Row n is in partition n modulo the number of partitions.
+A row and its arrival time depend on its number alone. Reading it again, in either mode, gives the same row.
+Row n is in partition n modulo the number of partitions.
 """
 
 from __future__ import annotations
@@ -22,38 +22,44 @@ from penstock.state.variables.ddl import schema_of
 Numbers = npt.NDArray[np.int64]
 TIME = pa.timestamp("us", tz="UTC")
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
-"""Spreads numbers that follow one another over all keys."""
+"""Multiplier that spreads consecutive numbers over all keys."""
 
 
 class ArrivalTimes(Protocol):
-    """When rows arrive: a `Shape`, or what is like one. Picklable."""
+    """Arrival times of rows: a `Shape` or the like. Picklable."""
 
-    def rate_at(self, t_s: npt.ArrayLike) -> npt.NDArray[np.float64]: ...
+    def rate_at(self, t_s: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Rows per second at these times, in seconds after the start."""
+        ...
 
-    def cumulative(self, t_ms: npt.ArrayLike) -> Numbers: ...
+    def cumulative(self, t_ms: npt.ArrayLike) -> Numbers:
+        """Number of rows that have arrived by these times, in milliseconds after the start."""
+        ...
 
-    def arrival_us(self, number: Numbers) -> Numbers: ...
+    def arrival_us(self, number: Numbers) -> Numbers:
+        """Arrival times of the rows with these numbers, in microseconds after the start."""
+        ...
 
 
 class Content(Protocol):
-    """What rows hold besides their time of arrival. Goes to couriers: picklable."""
+    """Columns of generated rows, other than their arrival time. Picklable."""
 
     @property
     def columns(self) -> str:
-        """Their names and types, as DDL."""
+        """Names and types of the columns, as DDL."""
         ...
 
     def rows(self, number: Numbers, t_us: Numbers) -> list[pa.Array]:
-        """The columns of the rows of these numbers, which arrive so long after the load began.
+        """Columns of the rows with these numbers, which arrive `t_us` microseconds after the start.
 
-        Rows are numbered from 0 as they come.
+        Rows are numbered from 0 in order of arrival.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Even:
-    """The same rate for ever: row n arrives n+1 intervals after the beginning."""
+    """A constant rate: row n arrives n + 1 intervals after the start."""
 
     rate: float
 
@@ -61,7 +67,7 @@ class Even:
         return np.full_like(np.asarray(t_s, np.float64), self.rate)
 
     def cumulative(self, t_ms: npt.ArrayLike) -> Numbers:
-        # Once more than by multiplying: `arrival_us` decides, and that is rounded.
+        # One more than the product, then corrected: `arrival_us` decides, and it is rounded.
         about = np.floor(np.asarray(t_ms, np.float64) * self.rate / 1000).astype(np.int64) + 1
         late = self.arrival_us(about - 1) > np.floor(np.asarray(t_ms, np.float64) * 1000)
         counted: Numbers = about - late.astype(np.int64)
@@ -74,7 +80,7 @@ class Even:
 
 @dataclass(frozen=True)
 class Keyed:
-    """Rows of a key, one of so many, and their number as a value."""
+    """Rows with one of `keys` keys, and their number as the value."""
 
     keys: int = 1_000
     columns: str = "key long, value long"
@@ -86,16 +92,16 @@ class Keyed:
 
 @dataclass(frozen=True)
 class RateSource(LiveSource):
-    """Made-up rows at a rate. Made by `rate`. A position is {"row": n, "start_ms": t}: the first n rows of
-    the partition have been read, of a load that began at t."""
+    """Generated rows at a rate. Made by `rate`. A position is {"row": n, "start_ms": t}: the first n rows of
+    the partition have been read, and the load started at t."""
 
     arrivals: ArrivalTimes
     content: Content
     count: int = 1
     rows: int | None = None
-    """Rows of all partitions together; None: they never end."""
+    """Number of rows of all partitions together; None for no end."""
     clock: Callable[[], float] = time.time
-    """The time in seconds since 1970."""
+    """Time of day, in seconds since 1970."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -124,14 +130,14 @@ class RateSource(LiveSource):
         (start_ms,) = {place["start_ms"] for place in positions.values()}
         offset = {"row": row, "start_ms": start_ms, "first": 0}
         if self.positions_at(offset) != positions:
-            raise self._one_way("its partitions have not come equally far")
+            raise self._one_way("its partitions were not read equally far")
         return offset
 
     def reader(self, positions: Mapping[str, Any]) -> RateReader:
         return RateReader(self, positions)
 
     def made(self, number: Numbers, start_ms: int) -> pa.RecordBatch:
-        """The rows of these numbers."""
+        """Make the rows with these numbers."""
         t_us = self.arrivals.arrival_us(number)
         arrival = pa.array(start_ms * 1000 + t_us).cast(TIME)
         return pa.RecordBatch.from_arrays(
@@ -140,7 +146,7 @@ class RateSource(LiveSource):
 
 
 class RateReader(LiveReader):
-    """Gives the rows whose time has come."""
+    """Returns the rows that have arrived by now."""
 
     def __init__(self, source: RateSource, positions: Mapping[str, Any]) -> None:
         self._source, self._schema = source, source.schema
@@ -155,18 +161,18 @@ class RateReader(LiveReader):
 
     def poll(self, wait_ms: float, most_rows: int) -> list[Polled]:
         until = self._source.clock() + wait_ms / 1000
-        while not (found := self._due(most_rows)):
+        while not (polled := self._due(most_rows)):
             left_s = min(until, self._next()) - self._source.clock()
             if self._source.clock() >= until:
                 return []
             time.sleep(max(left_s, 0.0002))
-        return found
+        return polled
 
     def behind(self) -> int:
         return sum(max(0, self._end(name, at) - at["row"]) for name, at in self._at.items())
 
     def _end(self, name: str, at: Mapping[str, Any]) -> int:
-        """Rows of a partition that have arrived by now."""
+        """Number of rows of a partition that have arrived by now."""
         source = self._source
         passed_ms = source.clock() * 1000 - at["start_ms"]
         arrived = max(0, int(source.arrivals.cumulative(max(0.0, passed_ms))))
@@ -175,18 +181,18 @@ class RateReader(LiveReader):
         return -(-(arrived - int(name)) // source.count)
 
     def _due(self, most_rows: int) -> list[Polled]:
-        source, found = self._source, []
+        source, polled = self._source, []
         for name, at in self._at.items():
             end = min(self._end(name, at), at["row"] + most_rows)
             if end <= at["row"]:
                 continue
             number = np.arange(at["row"], end, dtype=np.int64) * source.count + int(name)
             at["row"] = end
-            found.append(Polled(source.made(number, at["start_ms"]), name, dict(at)))
-        return found
+            polled.append(Polled(source.made(number, at["start_ms"]), name, dict(at)))
+        return polled
 
     def _next(self) -> float:
-        """When the next row arrives, in seconds since 1970."""
+        """Arrival time of the next row, in seconds since 1970."""
         times = []
         for name, at in self._at.items():
             number = np.array([self._number(name, at["row"])], dtype=np.int64)
@@ -199,7 +205,7 @@ class RateReader(LiveReader):
         return int(name) + row * self._source.count
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no resources to release."""
 
 
 def rate(
@@ -210,21 +216,21 @@ def rate(
     keys: int = 1_000,
     content: Content | None = None,
 ) -> RateSource:
-    """Made-up rows at a rate, as the source of a flow: columns `arrival`, `key` and `value`.
+    """Generated rows at a rate, as the source of a flow, with columns `arrival`, `key` and `value`.
 
-    `value` is the row's number, `key` one of `keys`; `content` makes other columns. There are `rows` rows,
-    or no end of them. Instead of a number, `rows_per_second` can be a shape over time.
+    `value` is the row's number, `key` is one of `keys` keys. `content` makes other columns. The source ends
+    after `rows` rows, or never. `rows_per_second` is a number, or a shape over time.
 
     >>> rate(1000, rows=5, keys=10).schema.names
     ['arrival', 'key', 'value']
     """
     if isinstance(rows_per_second, int | float):
         if not rows_per_second > 0:
-            raise SettingError(f"rows_per_second={rows_per_second}", hint="use more than 0")
+            raise SettingError(f"rows_per_second is {rows_per_second}", hint="use more than 0")
         rows_per_second = Even(float(rows_per_second))
     if partitions < 1 or keys < 1 or (rows is not None and rows < 0):
         raise SettingError(
-            f"rate(..., rows={rows}, partitions={partitions}, keys={keys})",
-            hint="use at least 1 partition and 1 key, and rows from 0 on",
+            f"rows is {rows}, partitions is {partitions}, keys is {keys}",
+            hint="use at least 1 partition and 1 key, and 0 or more rows",
         )
     return RateSource(rows_per_second, content or Keyed(keys), partitions, rows)

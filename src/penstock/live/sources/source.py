@@ -1,4 +1,4 @@
-"""What couriers read from: a source in the driver, its readers in couriers, and what a poll gives."""
+"""The interfaces of sources: a source in the driver, its readers in couriers, and the result of a poll."""
 
 from __future__ import annotations
 
@@ -16,45 +16,47 @@ from penstock.plan.steps import SourceDecoder
 
 @dataclass(frozen=True)
 class Polled:
-    """Rows of one source partition, in their order."""
+    """Rows of one source partition, in order."""
 
     batch: pa.RecordBatch
     partition: str
     position: Any
-    """Where to start again after these rows; a JSON value."""
+    """Position after these rows, from which reading can resume; a JSON value."""
     bad: tuple[DeadLetter, ...] = ()
-    """What stood between these rows and could not be read: to be set aside, or refused (`bad_input`)."""
+    """Values among these rows that could not be decoded. They are set aside, or fail the flow."""
 
 
 class LiveReader(ABC):
-    """Reads some partitions of a source, in a courier. Used by one thread."""
+    """Reads some partitions of a source, in a courier. Used by one thread, except for `behind`."""
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come, of a source that has an end."""
+        """Whether a bounded source has no more rows."""
         return False
 
     @abstractmethod
     def poll(self, wait_ms: float, most_rows: int) -> list[Polled]:
-        """All rows that are there, at most about `most_rows`; waits up to `wait_ms` for the first."""
+        """Read available rows, about `most_rows` at most. Waits `wait_ms` milliseconds for the first."""
 
     def behind(self) -> int:
-        """Rows that are there and were not read, as far as the reader knows without asking anybody. May be
-        called by another thread than the reader's."""
+        """Number of available rows that were not read, as far as is known without a request.
+
+        May be called by another thread.
+        """
         return 0
 
     def commit(self, positions: Mapping[str, Any]) -> None:  # noqa: B027 - few sources care
-        """The rows before these positions, by partition, will not be asked for again."""
+        """Tell the source that rows before these positions, by partition, are not needed again."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of connections and threads. Called once."""
+        """Close connections and end threads. Called once."""
 
 
 class LiveSource(ABC):
-    """A source that couriers read by themselves. Picklable; two that are equal are the same source.
+    """A source that couriers read by themselves. Picklable; equal objects are the same source.
 
-    In micro-batches Spark reads it: see `penstock.spark.sources`.
+    In micro-batches, Spark reads it: see `penstock.spark.sources`.
     """
 
     @property
@@ -64,51 +66,48 @@ class LiveSource(ABC):
 
     @property
     def arrival(self) -> str | None:
-        """The column that tells when a row arrived; None: no column does."""
+        """Name of the column with the arrival time of rows; None if there is none."""
         return None
 
     @property
     def decoder(self) -> SourceDecoder:
-        """What makes rows of this schema of the rows that Spark reads, in micro-batches."""
+        """Decoder that converts the rows that Spark reads in micro-batches to this schema."""
         return Cast(self.schema)
 
     @abstractmethod
     def partitions(self) -> list[str]:
-        """The names of its partitions. Asked in the driver, when the flow starts."""
+        """Names of its partitions. Called in the driver, when the flow starts."""
 
     @abstractmethod
     def first(self, partitions: Sequence[str]) -> dict[str, Any]:
-        """Where reading begins, by partition: JSON values. Asked in the driver, once for a new flow."""
+        """Start positions by partition, as JSON values. Called in the driver, once for a new flow."""
 
     def appeared(self, partitions: Sequence[str]) -> dict[str, Any]:
-        """Where reading begins in partitions that came to be after the flow had begun."""
+        """Start positions of partitions that were created after the flow had started."""
         return self.first(partitions)
 
     def positions_at(self, offset: Any) -> dict[str, Any]:
-        """Positions by partition, at an offset of Spark's log: for a flow that ran in micro-batches."""
+        """Positions for an offset in Spark's log, to continue a flow that ran in micro-batches."""
         raise self._one_way()
 
     def offset_at(self, positions: Mapping[str, Any]) -> Any:
-        """The offset of Spark's log at these positions: for a flow that ran live."""
+        """Offset in Spark's log for these positions, to continue a flow that ran in live mode."""
         raise self._one_way()
 
     def _one_way(self, why: str = "") -> CheckpointError:
         return CheckpointError(
-            f"a flow that reads {type(self).__name__} cannot go on in the other mode{why and ': '}{why}",
-            hint="start it in the mode that it had",
+            f"a flow that reads {type(self).__name__} cannot switch modes{why and ': '}{why}",
+            hint="start it in the mode that it ran in before",
         )
 
     @abstractmethod
     def reader(self, positions: Mapping[str, Any]) -> LiveReader:
-        """A reader of exactly these partitions, each from its position on."""
+        """Make a reader of exactly these partitions, each from its position on."""
 
 
 @dataclass(frozen=True)
 class Cast:
-    """Takes rows whose columns have the right names, and gives them the types of the schema.
-
-    Spark has timestamps in the session's time zone.
-    """
+    """Decoder that casts columns to the schema's types: Spark has timestamps in the session's time zone."""
 
     schema: pa.Schema
 

@@ -1,13 +1,12 @@
-"""The port to burst workers: what a backend, a place where they run, must offer.
+"""The interface of a backend, in which burst workers run.
 
-    Backend       what a user configures as `functions=`
-    BurstWorkers  the burst workers of one run, as the driver holds them
+    Backend       the user's setting `functions=`
+    BurstWorkers  the driver's handle of the burst workers of one run
     Invoker       a courier's connection to them
 
-The driver starts a backend's burst workers for a flow. How to reach them goes to the couriers as a text
-in the plan of each epoch, without secrets; `invoker_at` makes an `Invoker` of it there. A burst worker
-gets the bytes of a request and returns those of an answer (see `messages`). It knows of no host and no
-other burst worker, and accepts no connection.
+The driver starts a backend's burst workers for a flow. Couriers get a text without secrets in the plan of
+each epoch, and `invoker_at` makes an `Invoker` of it. A burst worker gets the bytes of a request and returns
+those of an answer (see `messages`). It knows no host and no other burst worker, and accepts no connections.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ INVOKERS = {
     "local": "penstock.offload.backends.local.backend:LocalInvoker",
     "lambda": "penstock.offload.backends.aws.backend:LambdaInvoker",
 }
-"""Kind of backend -> its `Invoker` class, imported when first needed and called with the
-run's access and the facts of a reach text. A new backend is one more entry."""
+"""Kind of backend -> its `Invoker` class, imported when first needed. It is called with the run's access and
+the facts of a reach text. A new backend adds an entry here."""
 
 Failure = Literal["failed", "timeout", "throttled", "too_large"]
 
 
 class WorkerFailed(PenstockError):
-    """An invocation got no answer. Nothing has changed: the rows can go another way.
+    """An invocation got no answer. No state has changed: the caller can do the rows itself.
 
     >>> WorkerFailed("all 8 burst workers are busy", failure="throttled").failure
     'throttled'
@@ -55,31 +54,30 @@ class Invoker(Protocol):
     """A courier's connection to burst workers. Safe to use from several threads."""
 
     request_limit: int | None
-    """Bytes that a request may have, a larger one is refused; None: any number."""
+    """Largest size of a request in bytes; None for no limit."""
 
     def invoke(self, request: bytes, timeout_ms: int) -> bytes:
-        """Have one burst worker answer a request. Blocks for about `timeout_ms` at most.
+        """Send a request to one burst worker, and return its answer. Blocks for about `timeout_ms` at most.
 
-        Raises `WorkerFailed`. Nothing is tried twice: the caller has another way for its rows.
+        Raises `WorkerFailed`. Nothing is retried: the caller can do the rows itself.
         """
         ...
 
     def taken(self) -> Usage:
-        """Usage through this invoker since the last call, for `BurstWorkers.note`. Empty where the
-        backend counts by itself."""
+        """Usage since the last call, for `BurstWorkers.note`. Empty if the backend counts it itself."""
         ...
 
     def close(self) -> None:
-        """Let go of its connections; calls under way may fail."""
+        """Close its connections. Calls in progress may fail."""
         ...
 
 
 class BurstWorkers(Protocol):
-    """The burst workers of one run, as the driver holds them. Safe to use from several threads."""
+    """The driver's handle of the burst workers of one run. Safe to use from several threads."""
 
     @property
     def reach(self) -> str:
-        """How couriers reach them: what `invoker_at` takes."""
+        """Text by which couriers connect to them with `invoker_at`."""
         ...
 
     def warm(self, count: int) -> None:
@@ -87,7 +85,7 @@ class BurstWorkers(Protocol):
         ...
 
     def note(self, usage: Usage) -> None:
-        """Add what a courier reports of its usage (see `Invoker.taken`)."""
+        """Add the usage that a courier reports (see `Invoker.taken`)."""
         ...
 
     def used(self) -> Usage:
@@ -95,25 +93,25 @@ class BurstWorkers(Protocol):
         ...
 
     def stop(self) -> None:
-        """Release everything. May be called after a failure, and more than once."""
+        """Release all resources. May be called after a failure, and more than once."""
         ...
 
 
 class Backend(WorkerTerms, Protocol):
-    """Where burst workers run, as settings that can be pickled."""
+    """Settings of the place where burst workers run. Picklable."""
 
     def start(
         self, flow: FlowPlan, run_id: str, access: Access, faults: tuple[Fault, ...] = ()
     ) -> BurstWorkers:
-        """Start what is needed, in the driver. `faults` are for burst workers of this machine."""
+        """Start burst workers. Called in the driver. `faults` are for burst workers on this machine."""
         ...
 
 
 _lock = threading.Lock()
 _invokers: dict[str, Invoker] = {}
-"""A warm Python worker keeps them between tasks. A new run has a new text."""
+"""Reach text -> invoker. A Python worker keeps them between tasks. A new run has a new text."""
 _KEPT = 8
-"""Invokers that a Python worker keeps. Those that were not used for longest are closed first."""
+"""Most invokers that a Python worker keeps. The least recently used is closed first."""
 
 
 def reach_text(kind: str, **facts: object) -> str:
@@ -122,16 +120,28 @@ def reach_text(kind: str, **facts: object) -> str:
 
 
 def invoker_at(reach: str, access: Access) -> Invoker:
-    """The invoker that a reach text describes, made once in a process with the access of its run."""
+    """The invoker that a reach text describes. It is made once per process, with the access of its run."""
     with _lock:
         if reach in _invokers:
-            _invokers[reach] = _invokers.pop(reach)  # the last one to go
+            _invokers[reach] = _invokers.pop(reach)  # most recently used
         else:
             facts = json.loads(reach)
             kind = facts.pop("kind", None)
             if kind not in INVOKERS:
-                raise ProtocolError(f"a plan names functions of an unknown kind: {kind!r}")
+                raise ProtocolError(f"unknown kind of functions in a plan: {kind!r}")
             _invokers[reach] = pkgutil.resolve_name(INVOKERS[kind])(access=access, **facts)
             if len(_invokers) > _KEPT:
                 _invokers.pop(next(iter(_invokers))).close()
         return _invokers[reach]
+
+
+def keep_invoker(reach: str, invoker: Invoker) -> None:
+    """Let `invoker_at` return this one for a reach text, for burst workers in the process itself."""
+    with _lock:
+        _invokers[reach] = invoker
+
+
+def remove_invoker(reach: str) -> None:
+    """Forget what `keep_invoker` has kept."""
+    with _lock:
+        _invokers.pop(reach, None)

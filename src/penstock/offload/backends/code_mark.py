@@ -1,8 +1,8 @@
-"""A mark of user code: the same for the same code and the values that it uses, in any process.
+"""A fingerprint of user code: equal for the same code and the values that it uses, in any process.
 
-A function is its instructions, constants, defaults, the variables that it closes over and the global
-names that it reads, all the way down through user code. What comes with Python or with a package that
-has a version is its name and that version. Names of files and numbers of lines do not count.
+For a function, it covers the instructions, constants, defaults, closure variables and the globals that it
+reads, recursively through user code. Code of Python itself, or of a package with a version, counts by its
+name and that version. File names and line numbers do not count.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _LEFT_OUT = {
     "__dict__", "__weakref__", "__module__", "__doc__", "__annotations__", "__slotnames__", "_abc_impl",
     "__abstractmethods__", "__firstlineno__", "__static_attributes__", "__annotate_func__",
 }  # fmt: skip
-"""Attributes of a class that say nothing of what it does, or not the same in every process."""
+"""Attributes of a class that do not affect what it does, or differ between processes."""
 
 
 def code_mark(value: object) -> str:
-    """A short text for a function, or any other value.
+    """A short fingerprint of a function, or of any other value.
 
     >>> code_mark({"a": 1, "b": {2, 3}}) == code_mark({"b": {3, 2}, "a": 1}) != code_mark({"a": 1})
     True
@@ -33,7 +33,7 @@ def code_mark(value: object) -> str:
 
 @cache
 def penstock_version() -> str:
-    """The release of Penstock; "" where only its files are."""
+    """The installed release of Penstock; "" if it runs from source files only."""
     try:
         return version("penstock")
     except PackageNotFoundError:
@@ -41,7 +41,7 @@ def penstock_version() -> str:
 
 
 class _Walk:
-    """One way through a value. Keeps what it met, so that a circle ends."""
+    """One traversal of a value. It remembers the objects it has visited, so that cycles end."""
 
     def __init__(self) -> None:
         self._met: dict[int, tuple[int, Any]] = {}
@@ -63,9 +63,9 @@ class _Walk:
         if isinstance(value, tuple | list):
             return _hash(type(value).__name__, *map(self.digest, value))
         if isinstance(value, set | frozenset):
-            return _hash("set", *sorted(_Walk().digest(one) for one in value))
+            return _hash("set", *sorted(_Walk().digest(item) for item in value))
         if isinstance(value, dict):
-            pairs = {_Walk().digest(key): one for key, one in value.items()}
+            pairs = {_Walk().digest(key): item for key, item in value.items()}
             return _hash(
                 "dict", *(p for key in sorted(pairs) for p in (key, self.digest(pairs[key])))
             )
@@ -107,7 +107,7 @@ class _Walk:
         release = _version(kind.__module__)
         if release is not None:
             return _hash("class", kind.__module__, kind.__qualname__, release)
-        parts = {name: one for name, one in vars(kind).items() if name not in _LEFT_OUT}
+        parts = {name: item for name, item in vars(kind).items() if name not in _LEFT_OUT}
         return _hash(
             "class",
             kind.__qualname__,
@@ -118,7 +118,7 @@ class _Walk:
     def _object(self, value: Any) -> bytes:
         try:
             reduced = value.__reduce_ex__(4)
-        except Exception:  # what cannot be pickled cannot be shipped, either
+        except Exception:  # an object that cannot be pickled cannot be shipped either
             return _hash("object", self.digest(type(value)))
         if isinstance(reduced, str):
             return _hash("object", self.digest(type(value)), reduced)
@@ -127,16 +127,16 @@ class _Walk:
 
 
 def _hash(*parts: str | bytes) -> bytes:
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in parts:
         data = part.encode(errors="surrogatepass") if isinstance(part, str) else part
-        told.update(len(data).to_bytes(8, "little"))
-        told.update(data)
-    return told.digest()
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.digest()
 
 
 def _version(module: str | None) -> str | None:
-    """The version of what a module comes with; None of a user's own."""
+    """The version of the package that a module belongs to; None for a user's own module."""
     top = (module or "").split(".")[0]
     if top in sys.stdlib_module_names:
         return f"{sys.version_info.major}.{sys.version_info.minor}"

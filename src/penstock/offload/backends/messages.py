@@ -1,8 +1,8 @@
 """Requests to burst workers and their answers: Arrow streams with a JSON head in the schema.
 
 A request has rows as they enter a segment, and names the steps to run on them, the epoch's time and
-the flow. An answer has what a sender of two stages makes of these rows. Rows that were too late for
-the keyed step follow in a stream of their own, as the step would have taken them.
+the flow. An answer has the output of a two-stage sender for these rows. Rows that were too late for the
+keyed step follow in a separate stream, in the form in which the step reads them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.plan.steps import FlowPlan, KeyedStep, Step
 
 _HEAD = b"penstock"
 _MARK = "_flow_mark"
-"""The attribute of a plan that keeps its mark."""
+"""Name of the attribute in which a plan keeps its mark."""
 _Head = TypeVar("_Head")
 
 
@@ -47,15 +47,15 @@ class _AnswerHead:
 
 @dataclass(frozen=True)
 class Request:
-    """What one burst worker is asked to do."""
+    """A request to one burst worker."""
 
     id: str
     """Unique within the run; the answer repeats it."""
     steps: tuple[str, ...]
-    """Ids of stateless steps, and perhaps of a keyed one behind them."""
+    """Ids of stateless steps, and of a keyed step behind them if there is one."""
     time: EpochTime
     flow: str
-    """The mark of the flow: a burst worker that was packaged with other code must not answer."""
+    """Mark of the flow. A burst worker that was packaged with other code refuses the request."""
     batches: tuple[pa.RecordBatch, ...]
 
     @property
@@ -73,11 +73,11 @@ class Request:
 
 @dataclass(frozen=True)
 class WorkerAnswer:
-    """What a burst worker returns."""
+    """The answer of a burst worker."""
 
     id: str
     kind: str
-    """ROWS or PARTIALS. Of a segment without a keyed step the batches are its output rows."""
+    """ROWS or PARTIALS. For a segment without a keyed step, the batches are its output rows."""
     batches: tuple[pa.RecordBatch, ...] = ()
     late: tuple[pa.RecordBatch, ...] = ()
     """Rows behind the keyed step's watermark."""
@@ -92,7 +92,7 @@ class WorkerAnswer:
 
     @staticmethod
     def from_bytes(body: bytes, request: Request) -> WorkerAnswer:
-        """The answer to this request. `WorkerFailed` if it cannot be read or answers another one."""
+        """Decode an answer. Raises `WorkerFailed` if it is unreadable or belongs to another request."""
         try:
             source = pa.BufferReader(body)
             head, batches = _read(source, _AnswerHead)
@@ -106,7 +106,7 @@ class WorkerAnswer:
 
 @dataclass(frozen=True)
 class Requests:
-    """What the requests of one task have in common: steps, time and flow.
+    """The common parts of one task's requests: steps, time and flow.
 
     >>> from penstock.plan.steps import MapStep, SourcePlan
     >>> schema = pa.schema([("n", pa.int64())])
@@ -122,20 +122,20 @@ class Requests:
     time: EpochTime
     flow: str
     name: str
-    """Prefix of the ids, unique among all segments and attempts of all tasks of a run."""
+    """Prefix of request ids, unique among all segments and attempts of all tasks of a run."""
 
     @staticmethod
     def of(flow: FlowPlan, steps: Sequence[Step], time: EpochTime, name: str) -> Requests:
         return Requests(tuple(step.id for step in steps), time, flow_mark(flow), name)
 
     def one(self, number: int, batches: Sequence[pa.RecordBatch]) -> Request:
-        """One request, however large."""
+        """Make one request, however large."""
         id = f"{self.name}-{number}"
         return Request(id, self.steps, self.time, self.flow, tuple(batches))
 
     def cut(self, parts: Iterable[Sequence[pa.RecordBatch]], limit: int | None) -> list[Request]:
-        """All parts of the rows in turn, each in as many requests as it takes for none to be larger
-        than `limit` bytes. A single row that is larger has a request of its own, and is refused."""
+        """Make requests of all parts of the rows, in order. A part is split so that no request is larger than
+        `limit` bytes. A single row that is larger gets its own request, which will be refused."""
         pieces = (piece for part in parts for piece in self._pieces(part, limit))
         return [self.one(number, piece) for number, piece in enumerate(pieces)]
 
@@ -151,7 +151,7 @@ class Requests:
 
 
 def cut_evenly(batches: Sequence[pa.RecordBatch], parts: int) -> list[list[pa.RecordBatch]]:
-    """The rows in so many runs, as equal in number as can be; fewer, if there are fewer rows.
+    """Split rows into `parts` runs of nearly equal size, or fewer if there are fewer rows.
 
     >>> rows = pa.record_batch({"n": [1, 2, 3, 4, 5]})
     >>> [[b.num_rows for b in part] for part in cut_evenly([rows, rows.slice(0, 2)], 3)]
@@ -168,19 +168,19 @@ def cut_evenly(batches: Sequence[pa.RecordBatch], parts: int) -> list[list[pa.Re
 
 
 def rows_between(batches: Sequence[pa.RecordBatch], begin: int, end: int) -> list[pa.RecordBatch]:
-    """The rows with these numbers, without a copy."""
-    found = []
+    """The rows from index `begin` to `end`, without a copy."""
+    slices = []
     for batch in batches:
         low, high = max(begin, 0), min(end, batch.num_rows)
         if low < high:
-            found.append(batch.slice(low, high - low))
+            slices.append(batch.slice(low, high - low))
         begin, end = begin - batch.num_rows, end - batch.num_rows
-    return found
+    return slices
 
 
 def flow_mark(flow: FlowPlan) -> str:
-    """A short text for what a burst worker does: the same for the same release of Penstock, steps,
-    columns and user code. It is made once, and goes where the plan goes."""
+    """A fingerprint of the work of a burst worker. It is equal for the same release of Penstock, steps,
+    columns and user code. It is computed once, and stays with the plan when that is pickled."""
     known: str | None = flow.__dict__.get(_MARK)
     if known is not None:
         return known

@@ -1,4 +1,4 @@
-"""The work of a burst worker: a pure function of its request, the same wherever it runs."""
+"""The work of a burst worker: a pure function of its request, the same on every backend."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from penstock.state.arrays import fixed_array
 
 
 class BurstWorker:
-    """Answers requests about one flow. Keeps nothing between two of them."""
+    """Answers requests about one flow. Keeps no state between requests."""
 
     def __init__(self, flow: FlowPlan) -> None:
         self.mark = flow_mark(flow)
-        """What it was made of: see `flow_mark`."""
+        """Fingerprint of the flow and code that it was made of: see `flow_mark`."""
         self._steps: dict[str, Step] = {step.id: step for step in flow.steps}
 
     def answer(self, body: bytes) -> bytes:
-        """The answer to a request: what a segment's steps make of its rows.
+        """Run a segment's steps on the rows of a request, and return the answer.
 
-        A row that a stateless step fails on, or that the keyed step cannot take, fails the whole
-        invocation: it is the courier that knows what to do about such rows.
+        If a stateless step fails on a row, or the keyed step cannot take it, the whole invocation fails. The
+        courier then handles such rows.
         """
         request = Request.from_bytes(body)
         if request.flow != self.mark:
             raise FlowError(
-                "this burst worker was made of another flow, other user code or another release of "
-                "Penstock than the one that asks",
-                hint="package the flow again, and deploy that",
+                "this burst worker was packaged from another flow, other user code or another release of "
+                "Penstock than the flow that uses it",
+                hint="package the flow again, and deploy the new package",
             )
         return self._run(request).to_bytes()
 
     def rehearse(self) -> None:
-        """Call the compiled kernels of all steps that merge once, with made-up rows."""
+        """Run all steps that merge once, with generated rows, so that their kernels are compiled."""
         for step in self._steps.values():
             if isinstance(step, KeyedStep) and step.plan.merges:
-                # columns may be of any type: what cannot be made up is compiled later
+                # rows cannot be generated for all column types: such kernels are compiled later
                 with suppress(Exception):
                     rows = _made_up(step.plan.inputs[0])
                     self._run(Request("", (step.id,), EpochTime(0, 0), "", (rows,)))
@@ -58,7 +58,7 @@ class BurstWorker:
 
 
 def _combined(request: Request, step: KeyedStep, batches: Iterable[pa.RecordBatch]) -> WorkerAnswer:
-    """The partial states that a keyed step's rows make."""
+    """Combine a keyed step's rows into partial states."""
     sender = step.plan.sender(request.time, two_stage=True)
     sent = []
     for batch in batches:

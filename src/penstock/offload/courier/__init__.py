@@ -1,1 +1,1 @@
-"""The courier's part: roads past burst workers, where rows are given away and what comes of them taken in."""
+"""The courier's side: sends rows to burst workers, and takes in their answers."""

@@ -1,4 +1,4 @@
-"""Counting what burst workers carry as the records that hosts would have got without them."""
+"""Counts the rows of burst workers as the records that hosts would have got without them."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from penstock.wire.report import Counts, HotKeyCount
 
 
 class CarriedTally(Tally):
-    """A tally that remembers the hash of every record, so that carried rows can be counted in."""
+    """A tally that remembers the hash of every record, so that offloaded rows can be added."""
 
     def __init__(self, step: KeyedStep, watched: tuple[int, ...] = ()) -> None:
         super().__init__(step, watched)
         self._hashes: list[Array] = [np.zeros(0, np.uint64)]
         self._growth = np.ones(step.slots)
-        """Records of each slot with those carried, for each that was sent."""
+        """Ratio, for each slot, of records including offloaded ones to records sent."""
 
     def note(self, batch: pa.RecordBatch, hashes: Array) -> Array:
-        """Count a batch that is about to be sent; gives the slot of each record."""
+        """Count a batch that is about to be sent. Returns the slot of each record."""
         self._hashes.append(hashes)
         return super().note(batch, hashes)
 
     def add_carried(
         self, kept: int, carried: int, by_slot: Counts | None, made: CarriedTally, combined: bool
     ) -> None:
-        """Count rows that burst workers carry. Called once, at the end.
+        """Add offloaded rows. Called once, at the end.
 
-        `kept` rows made the records counted so far; of `carried` rows, so many of each slot where that
-        is known, burst workers made the records that `made` has counted. Where couriers have `combined`
-        their rows, the keys of both count.
+        `kept` rows made the records counted so far. Of `carried` rows, burst workers made the records that
+        `made` has counted. `by_slot` holds the offloaded rows of each slot, if known. If couriers have
+        `combined` their rows, the keys of both are counted.
 
         >>> from penstock.operators.aggregate.aggregates import AggregatePlan, count
         >>> plan = AggregatePlan(pa.schema([("user", pa.int64())]), ["user"], {"n": count()})
@@ -62,13 +62,13 @@ class CarriedTally(Tally):
         self._growth = self.counts / np.maximum(1, sent)
 
     def hot(self) -> list[HotKeyCount]:
-        """The most frequent keys of each watched slot, as many times as frequent as the slot's growth."""
+        """The most frequent keys of each watched slot. Their counts are scaled by the slot's growth."""
         return [
             replace(key, count=round(key.count * self._growth[key.slot])) for key in super().hot()
         ]
 
     def _united(self, made: CarriedTally) -> Counts:
-        """Records by slot: those sent of each key, and one of each key that was only carried."""
+        """Records by slot: those sent, and one for each key that was only offloaded."""
         own, counts = np.unique(np.concatenate(self._hashes), return_counts=True)
         others = np.setdiff1d(np.concatenate(made._hashes), own)
         slots = slots_of(np.concatenate([own, others]), len(self.counts))

@@ -1,10 +1,11 @@
-"""The road of a keyed step past burst workers: they get part of its rows, its hosts what they make of them.
+"""The road of a keyed step with burst workers: they turn a part of its rows into partial states for its
+hosts.
 
-A task has two channels to each host then. The first brings the rows that stay, as always. The second
-brings the partial states of the rows that were set aside: those that burst workers made, and those that
-the courier made itself where no answer came in time. So each channel always brings the same rows,
-whatever becomes of burst workers, and a host that took in one of them can take the other from a later
-try of the task. A task that has set nothing aside closes both with the first.
+A task then has two channels to each host. The first carries the rows that stay, as usual. The second
+carries the partial states of the rows that were set aside. Burst workers make these, or the courier itself
+if no answer comes in time. So each channel always carries the same rows, whatever happens to burst workers,
+and a host that has taken in one of them can take the other from a retry of the task. A task that sets
+nothing aside closes both with the first.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from penstock.wire.report import Routed, Seen
 
 
 class BurstRoad(HostRoad):
-    """A keyed step part of whose rows go to burst workers, and on to its hosts as partial states."""
+    """The road of a keyed step that sends a part of its rows to burst workers."""
 
     def __init__(
         self, delivery: Delivery, number: int, step: KeyedStep, questions: Questions
@@ -37,7 +38,7 @@ class BurstRoad(HostRoad):
         reflex = questions.offload.reflex
         self._reflex = reflex and reflex.of(delivery.task.partition, delivery.plan.partitions)
         self.router = Router(questions.segment, questions.offload, self._reflex)
-        """Sets rows aside; in front of the segment's stateless steps, if it has any."""
+        """Sets rows aside: before the segment's stateless steps, if it has any."""
         self._questions, self._maker = questions, Maker(questions.segment)
         self._asked: Invocations[Made] | None = None
         self._routed: Routed | None = None
@@ -60,23 +61,25 @@ class BurstRoad(HostRoad):
         return replace(seen, routed=seen.routed | {self._step.id: self._routed})
 
     def _stays(self, rows: Batches) -> Iterator[pa.RecordBatch]:
-        """The rows that go to hosts as always. When all have come, burst workers get the others."""
+        """Yield the rows that go to hosts directly. After the last, send the others to burst workers."""
         yield from rows if self._questions.segment.maps else self.router.through(rows)
         at_once = self._questions.at_once
         if self._reflex is not None:
             at_once = max(at_once, self._reflex.at_once(self.router.carried))
-        # Which rows are set aside depends on what they hold, so that a retried task does the same.
+        # Rows are set aside by their content, so that a retried task does the same.
         parts = cut_evenly(self.router.by_key(), at_once)
         if parts:
-            _ = self._maker.kind  # for the threads that take answers
+            _ = self._maker.kind  # computed now, before other threads use it
             self._asked = self._questions.ask(parts, self._maker.taken)
 
     def _send_made(self, asked: Invocations[Made]) -> CarriedTally:
-        """Wait for burst workers, and bring what was made of the rows to the hosts; gives its count."""
+        """Wait for burst workers, and send the partial states to the hosts. Returns their tally."""
         tally = CarriedTally(self._step)
         channels = self._open(self._delivery.channels(self._routes, 1))
         work = self._delivery.work
-        for _, made in self._questions.settled(asked, lambda one: self._maker.alone(one, work)):
+        for _, made in self._questions.settled(
+            asked, lambda request: self._maker.alone(request, work)
+        ):
             work.late(self._step, [(0, rows) for rows in made.late])
             for outgoing in made.sent:
                 channels.send(outgoing, tally)

@@ -1,4 +1,4 @@
-"""Partial states that burst workers make of a keyed step's rows: as they answer, or made without them."""
+"""Partial states of a keyed step's rows: from the answer of a burst worker, or made by the courier."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from penstock.operators.operator import EpochTime, Outgoing, Sender
 
 @dataclass(frozen=True)
 class Made:
-    """What was made of the rows of one request."""
+    """The result of one request."""
 
     sent: list[Outgoing]
     """Records for the hosts."""
     late: tuple[pa.RecordBatch, ...] = ()
-    """Rows that were too late for the step, where a burst worker found them."""
+    """Late rows that a burst worker has set aside."""
 
 
 class Maker:
-    """Partial states of one segment's keyed step. Safe to use from several threads."""
+    """Makes partial states of one segment's keyed step. Safe to use from several threads."""
 
     def __init__(self, segment: Segment) -> None:
         assert segment.keyed is not None
@@ -34,21 +34,23 @@ class Maker:
 
     @property
     def kind(self) -> str:
-        """What hosts are sent: ROWS or PARTIALS."""
+        """Kind of the records for hosts: ROWS or PARTIALS."""
         return self._form[0]
 
     def taken(self, answer: WorkerAnswer) -> Made:
-        """An answer, if it is what the hosts of the step take."""
+        """The result in an answer. Raises an error if the hosts of the step cannot take it."""
         plan, (kind, columns) = self.step.plan, self._form
         if answer.batches and answer.kind != kind:
-            raise ProtocolError(f"a burst worker gave {answer.kind} instead of {kind}")
+            raise ProtocolError(f"a burst worker returned {answer.kind} instead of {kind}")
         sent, late = _columns(answer.batches), _columns(answer.late)
         if (columns and sent - {columns}) or late - {tuple(plan.inputs[0].names)}:
-            raise ProtocolError(f"a burst worker gave other columns than step {self.step.id} has")
+            raise ProtocolError(
+                f"a burst worker returned columns that step {self.step.id} does not have"
+            )
         return Made(list(answer.outgoing(plan)), answer.late)
 
     def alone(self, request: Request, work: StepWork) -> Made:
-        """What a burst worker should have made."""
+        """Make the result of a request in the courier, without a burst worker."""
         step, rows = self.step, iter(request.batches)
         for before in self._maps:
             rows = work.mapped(before, rows)
@@ -58,7 +60,7 @@ class Maker:
 
     @cached_property
     def _form(self) -> tuple[str, tuple[str, ...]]:
-        """What hosts are sent: its kind, and its columns where a sender of no rows tells them."""
+        """Kind of the records for hosts, and their columns if a sender without rows shows them."""
         schema, sender = self.step.plan.inputs[0], self._sender(EpochTime(0, 0))
         none = [pa.nulls(0, field.type) for field in schema]
         sent = list(sender.add(0, pa.RecordBatch.from_arrays(none, schema=schema)))

@@ -1,4 +1,4 @@
-"""A task's questions to the burst workers of a segment: several at a time, until a deadline."""
+"""A task's requests to the burst workers of a segment: several at a time, until a deadline."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from penstock.wire.access import Access
 from penstock.wire.report import Offloaded, Seen, Usage
 
 Taken = TypeVar("Taken")
-"""What the courier makes of an answer."""
+"""The courier's result of an answer."""
 Outcome = tuple[Taken, int] | WorkerFailed
-"""What was made of an answer, and how many records it has; or why there is none."""
+"""The result of an answer and its number of records, or the reason why there is none."""
 
 
 class Questions:
-    """What one task asks the burst workers of one segment, and has to tell of that."""
+    """One task's requests to the burst workers of one segment, and their counts for its report."""
 
     def __init__(
         self, delivery: Delivery, segment: Segment, offload: Offload, time: EpochTime
@@ -42,13 +42,13 @@ class Questions:
 
     @property
     def at_once(self) -> int:
-        """How many burst workers this courier may keep busy."""
+        """Number of burst workers that this courier may keep busy."""
         delivery = self._delivery
         return self.offload.at_once(delivery.task.partition, delivery.plan.partitions)
 
     @cached_property
     def _where(self) -> dict[str, object]:
-        """What fault points tell."""
+        """Facts for fault points."""
         plan, task = self._delivery.plan, self._delivery.task
         return {
             "step": self.segment.id,
@@ -61,7 +61,7 @@ class Questions:
     def ask(
         self, parts: Sequence[Sequence[pa.RecordBatch]], take: Callable[[WorkerAnswer], Taken]
     ) -> Invocations[Taken]:
-        """Let as many burst workers as there are parts work on the rows, from now on.
+        """Start the requests, with one burst worker for each part of the rows.
 
         `take` is called with each answer, in any thread.
         """
@@ -75,9 +75,9 @@ class Questions:
     def settled(
         self, invocations: Invocations[Taken], alone: Callable[[Request], Taken]
     ) -> Iterator[tuple[Request, Taken]]:
-        """Each request in turn, with what came of it.
+        """Wait for all requests. Returns each request in order, with its result.
 
-        What has no answer is done by `alone`, while burst workers still work on the rest.
+        Requests without an answer are done by `alone`, while burst workers still work on the rest.
         """
         made: dict[int, Taken] = {}
         asked, returned = invocations.asked, 0
@@ -101,7 +101,7 @@ class Questions:
         return ((request, made[number]) for number, request in enumerate(asked))
 
     def tell(self, seen: Seen) -> Seen:
-        """The task's report, with what there is to tell of these questions."""
+        """The task's report, with the counts of these requests added."""
         if not self._facts:
             return seen
         self._used += self._invoker.taken()
@@ -115,11 +115,11 @@ class Questions:
 
 
 class Invocations(Generic[Taken]):
-    """Makes all requests of burst workers at once, `at_most` at a time, and waits for them.
+    """Sends requests to burst workers, `at_most` at a time, and waits for the answers.
 
-    `take` is called with each answer, in any thread; an answer that it raises an error of is none.
-    What comes after the deadline is not looked at: the caller has done those rows by then. A thread
-    that still waits for a burst worker ends when the invoker gives it up.
+    `take` is called with each answer, in any thread. If it raises an error, the answer counts as failed.
+    Answers after the deadline are ignored: the caller has done those rows by then. A thread that still waits
+    for a burst worker ends when the invoker times out.
     """
 
     def __init__(
@@ -131,11 +131,11 @@ class Invocations(Generic[Taken]):
         deadline_ms: int,
     ) -> None:
         self.failures: Counter[str] = Counter()
-        """Why requests have no answer -> how many."""
+        """Reason -> number of requests without an answer."""
         self.wait_ms = 0
-        """From the first request until the last answer had come, or was given up."""
+        """Milliseconds from the first request until the last answer or the deadline."""
         self.records = 0
-        """Records in the answers that were taken."""
+        """Number of records in the answers."""
         self.asked = asked
         self._invoker, self._take = invoker, take
         self._began = time.monotonic()
@@ -147,7 +147,7 @@ class Invocations(Generic[Taken]):
             threading.Thread(target=self._work, name="penstock-invoke", daemon=True).start()
 
     def finished(self) -> Iterator[tuple[int, Taken | None]]:
-        """The number of each request with its answer, as they come; None: there is none."""
+        """Yield the number and result of each request as it finishes; None if there is no answer."""
         left = set(range(len(self.asked)))
         while left:
             patience = self._until - time.monotonic()
@@ -186,18 +186,18 @@ class Invocations(Generic[Taken]):
 
 
 def reached(reach: str, access: Access) -> Invoker:
-    """The way to burst workers; or what stands for them, where there is none."""
+    """Connect to burst workers. If that fails, returns an invoker whose calls fail."""
     try:
         return invoker_at(reach, access)
     except Exception as failed:
-        # another try may reach them: the rows are theirs all the same
+        # a retried task may reach them, and must split its rows in the same way
         return _Unreachable(failed)
 
 
 def invoked(
     invoker: Invoker, request: Request, until: float, take: Callable[[WorkerAnswer], Taken]
 ) -> Outcome[Taken]:
-    """Have a burst worker answer a request, until a time of the monotonic clock. Never raises."""
+    """Invoke a burst worker, until a time on the monotonic clock. Never raises."""
     left_ms = int((until - time.monotonic()) * 1000)
     if left_ms < 1:
         return WorkerFailed("no burst worker was free in time", failure="timeout")
@@ -208,12 +208,12 @@ def invoked(
     except WorkerFailed as failed:
         return failed
     except Exception as broken:
-        # whatever is wrong with a burst worker, its rows can still be done without it
+        # whatever the error is, the courier can do the rows itself
         return WorkerFailed(f"an invocation failed: {type(broken).__name__}: {broken}")
 
 
 class _Unreachable:
-    """Stands for burst workers that a task has no way to. See `Invoker`."""
+    """An invoker for burst workers that a task cannot reach: each call fails. See `Invoker`."""
 
     request_limit: int | None = None
 

@@ -1,9 +1,8 @@
-"""Rows of a live courier's chunks that burst workers get: set aside, asked for, and settled.
+"""Redirects rows of a live courier's chunks to burst workers: sets them aside, makes requests, takes answers.
 
-Rows that a chunk sets aside wait for a moment, so that those of several chunks go together, and for a
-burst worker that is free. An *errand* is what one of them is asked to do. It is settled by an answer, or by
-the courier itself: when it fails, or a deadline after its rows were set aside. So no row is outstanding
-for longer than that.
+Rows that are set aside wait for a moment, so that rows of several chunks go together, and for a free burst
+worker. An *errand* is one request to a burst worker. It is settled by an answer, or by the courier itself:
+when the request fails, or at a deadline after its rows were set aside. So no row is outstanding for longer.
 """
 
 from __future__ import annotations
@@ -36,18 +35,18 @@ from penstock.wire.access import Access
 from penstock.wire.report import Counts, Offloaded, Usage
 
 _GATHER_S = 0.25
-"""Seconds for which rows are gathered before they go to burst workers, at most."""
+"""Most seconds for which rows are gathered before they go to burst workers."""
 _GATHER_PART, _GATHER_MORE = 1 / 4, 1 / 2
-"""The part of the time that they have: the more of a key's rows go together, the less is left for its host to
-merge. The second one is for hosts that have too much to merge as it is."""
+"""Fraction of the deadline for which rows are gathered: the more rows of a key go together, the less its host
+has to merge. The second value is for hosts that are behind."""
 _ERRAND_S = 0.01
-"""Seconds that an errand should take: an invocation costs about 2 ms, whatever is in it."""
+"""Seconds that an errand should take: an invocation costs about 2 ms, however few rows it has."""
 _LEAST = 16
-"""Rows of an errand, at least, where there are more than one errand's."""
+"""Least rows of an errand, if rows are split into several."""
 _ROW_S = 1e-4
-"""Seconds that an errand takes for each of its rows, before any was measured."""
+"""Seconds per row of an errand, before any was measured."""
 _SMOOTH = 0.2
-"""Weight of what the newest errand took."""
+"""Weight of the newest errand in the smoothed seconds per row."""
 _NEVER = math.inf
 
 
@@ -57,18 +56,18 @@ class Gathered:
 
     chunks: tuple[int, ...]
     errands: int
-    """Errands of these rows that hosts have not applied."""
+    """Number of errands of these rows whose results hosts have not applied."""
     watermark_ms: int | None
-    """None of these rows that count is before this."""
+    """Watermark in milliseconds that none of these rows is behind, except late ones."""
     until: float
-    """When the courier does them itself."""
+    """Time at which the courier does them itself."""
     counts: Counts
-    """Records by slot that hosts would have got; 0 where slots are not known before rows come back."""
+    """Records of each slot that hosts would have got; 0 if slots are not known before answers come."""
 
 
 @dataclass(eq=False)
 class Errand:
-    """What one burst worker is asked to do."""
+    """One request to a burst worker."""
 
     request: Request
     of: Gathered
@@ -76,7 +75,7 @@ class Errand:
 
 
 class Returned(NamedTuple):
-    """What has come of an errand, as its thread tells it."""
+    """The outcome of an errand, as reported by its thread."""
 
     step: str
     errand: Errand
@@ -84,7 +83,7 @@ class Returned(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """What hosts get for the rows of an errand."""
+    """Records for hosts, made of the rows of an errand."""
 
     of: Gathered
     rows: int
@@ -92,17 +91,17 @@ class Settled(NamedTuple):
 
 
 class Parted(NamedTuple):
-    """A chunk's rows on two ways."""
+    """A chunk's rows, split into those that stay and those that were set aside."""
 
     stays: Sequence[pa.RecordBatch] = ()
     carried: int = 0
-    """Rows that were set aside."""
+    """Number of rows that were set aside."""
     by_slot: Counts | None = None
-    """The same by slot; None where slots are not known."""
+    """Number of rows set aside by slot; None if slots are not known."""
 
 
 class _Aside(NamedTuple):
-    """Rows of one chunk that no burst worker was asked for yet."""
+    """Rows of one chunk that were set aside and not requested yet."""
 
     chunk: int
     batches: list[pa.RecordBatch]
@@ -114,7 +113,7 @@ class _Aside(NamedTuple):
 
 @dataclass
 class _Facts:
-    """What is told of an epoch."""
+    """Counts for the report of an epoch."""
 
     rows: int = 0
     records: int = 0
@@ -125,10 +124,10 @@ class _Facts:
 
 
 class Redirect:
-    """The way of one live courier to the burst workers of one keyed step. Used by one thread.
+    """One live courier's connection to the burst workers of one keyed step. Used by one thread.
 
-    `put` is called by other threads with what has come of an errand, which is to be handed to `returned`.
-    `name` is in the ids of requests: no other run, courier or step has it.
+    Other threads call `put` with the outcome of an errand, which must then be passed to `returned`. `name` is
+    part of the ids of requests, and unique to the run, courier and step.
     """
 
     def __init__(
@@ -147,38 +146,38 @@ class Redirect:
         self._offload: Offload | None = None
         self._invoker: Invoker | None = None
         self._at_once = 0
-        """Burst workers that this courier may keep busy."""
+        """Number of burst workers that this courier may keep busy."""
         self._busy = 0
-        """Burst workers that were asked, and have not answered; also of errands that are settled."""
+        """Number of burst workers that have not answered yet, including those of settled errands."""
         self._aside: list[_Aside] = []
         self._errands: dict[str, Errand] = {}
-        """By the ids of their requests."""
+        """Request id -> errand that is not settled."""
         self._number = self._came = 0
-        """Requests that were made, and rows that came, so far."""
+        """Number of request groups made so far, and number of rows routed so far."""
         self._row_s = _ROW_S
         self._facts, self._used = _Facts(), Usage()
         self._askers = Askers(segment.id)
 
     @property
     def kind(self) -> str:
-        """What hosts get: ROWS or PARTIALS."""
+        """Kind of the records for hosts: ROWS or PARTIALS."""
         return self._maker.kind
 
     @property
     def by_slot(self) -> bool:
-        """Whether it is known of which slots the rows are that are set aside."""
+        """Whether the slots of rows that are set aside are known."""
         return self._segment.by_slot
 
     def guide(self, offload: Offload | None, reach: str | None) -> None:
-        """What burst workers get from the next chunk on."""
+        """Apply a new offload from the next chunk on; None stops offloading."""
         if offload is None or reach is None:
             self._offload = None
             return
         if not self._segment.offloadable:
             raise ProtocolError(
-                f"a guide hands rows of {self._segment.id} to burst workers: {self._segment.reason}"
+                f"{self._segment.id} cannot use burst workers: {self._segment.reason}"
             )
-        _ = self._maker.kind  # for the threads that take answers
+        _ = self._maker.kind  # computed now, before other threads use it
         self._offload, self._invoker = offload, reached(reach, self._access)
         self._at_once = offload.at_once(self._courier, self._couriers)
         if self._at_once and offload.reflex is not None:
@@ -188,7 +187,7 @@ class Redirect:
     def part(
         self, chunk: int, rows: pa.RecordBatch, time: EpochTime, surplus: float, now: float
     ) -> Parted:
-        """Set rows of a chunk aside, by the shares in force, but at least the part `surplus` of all."""
+        """Set rows of a chunk aside by the shares in force, but at least the fraction `surplus` of all."""
         offload = self._offload
         if offload is None or not self._at_once or not (surplus or offload.shares.any()):
             return Parted([rows])
@@ -204,20 +203,20 @@ class Redirect:
 
     @property
     def outstanding(self) -> bool:
-        """Whether rows that were set aside are not settled."""
+        """Whether any row that was set aside is not settled."""
         return bool(self._aside or self._errands)
 
     @property
     def watermark_ms(self) -> int | None:
-        """What no outstanding row that counts is before; None: that is not known."""
-        times = [one.time.watermark_ms for one in self._aside[:1]]
+        """Watermark in milliseconds that no outstanding row is behind, except late ones; None if unknown."""
+        times = [aside.time.watermark_ms for aside in self._aside[:1]]
         times += [errand.of.watermark_ms for errand in self._errands.values()]
         known = [time for time in times if time is not None]
         return min(known) if len(known) == len(times) else None
 
     def ask(self, now: float, hurry: bool, behind: bool = False) -> float:
-        """Let burst workers that are free have the rows that wait, at once if something waits for them
-        (`hurry`), and later if hosts are `behind`. Gives the time at which to look again."""
+        """Send waiting rows to free burst workers: at once if something waits for them (`hurry`), later if
+        hosts are `behind`. Returns the time at which to call again."""
         free = self._at_once - self._busy
         if self._aside and free > 0:
             first = self._aside[0]
@@ -225,19 +224,19 @@ class Redirect:
             gathered_at = first.at + min(_GATHER_S, (first.until - first.at) * part)
             if not hurry and now < gathered_at:
                 return gathered_at
-            count = sum(batch.num_rows for one in self._aside for batch in one.batches)
+            count = sum(batch.num_rows for aside in self._aside for batch in aside.batches)
             wanted = min(math.ceil(count / _LEAST), math.ceil(count * self._row_s / _ERRAND_S))
             self._gather(min(free, wanted), now, True)
-        waits = [one.until for one in self._aside[:1]]
+        waits = [aside.until for aside in self._aside[:1]]
         return min(
             [*waits, *(errand.of.until for errand in self._errands.values())], default=_NEVER
         )
 
-    def returned(self, told: Returned, work: StepWork) -> Iterator[Settled]:
-        """Settle an errand by its answer; one that has failed is done by `work`. What comes for one that
-        is settled already is not looked at."""
+    def returned(self, reply: Returned, work: StepWork) -> Iterator[Settled]:
+        """Settle an errand by its answer, or do it with `work` if it failed. An answer to an errand that is
+        settled already is ignored."""
         self._busy -= 1
-        errand, outcome = told.errand, told.outcome
+        errand, outcome = reply.errand, reply.outcome
         if self._errands.pop(errand.request.id, None) is None:
             return
         if isinstance(outcome, WorkerFailed):
@@ -250,14 +249,14 @@ class Redirect:
         yield self._settled(errand, made)
 
     def overdue(self, now: float, work: StepWork) -> Iterator[Settled]:
-        """Settle what has taken too long."""
+        """Settle errands that are past their deadline, in the courier."""
         if self._aside and self._aside[0].until <= now:
             self._gather(1, now, False)
         for id in [id for id, errand in self._errands.items() if errand.of.until <= now]:
             yield self._alone(self._errands.pop(id), "timeout", work)
 
-    def told(self) -> tuple[Offloaded | None, Usage]:
-        """What has gone to burst workers since this was last asked for, and what that was to them."""
+    def report(self) -> tuple[Offloaded | None, Usage]:
+        """Counts of offloaded rows, and usage of burst workers, since the last call."""
         facts, self._facts = self._facts, _Facts()
         used = Usage() if self._invoker is None else self._invoker.taken()
         if not facts.rows:
@@ -274,25 +273,25 @@ class Redirect:
         ), used
 
     def close(self) -> None:
-        """Let all threads end, as soon as burst workers answer or are given up. Does not wait."""
+        """End all threads, once burst workers have answered or timed out. Does not wait."""
         self._askers.close()
 
     def _gather(self, parts: int, now: float, asks: bool) -> None:
-        """Make errands of all rows that wait, and ask burst workers, unless it is too late for that."""
+        """Make errands of all waiting rows, and send them to burst workers if `asks` is true."""
         assert self._invoker is not None
         aside, self._aside = self._aside, []
-        # Judged by the time of the oldest: hosts are told no later one until all of them are settled.
+        # Late rows are judged by the oldest watermark: hosts get no later one until all rows are settled.
         time, until = aside[0].time, aside[0].until
         name = f"{self._name}.{self._number}"
         self._number += 1
         keys = self._maker.step.plan.key_names
-        rows = by_key([batch for one in aside for batch in one.batches], keys)
+        rows = by_key([batch for chunk in aside for batch in chunk.batches], keys)
         requests = Requests.of(self._flow, self._segment.steps, time, name).cut(
             cut_evenly(rows, parts), self._invoker.request_limit
         )
-        chunks = tuple(one.chunk for one in aside)
+        chunks = tuple(chunk.chunk for chunk in aside)
         counts = sum(
-            (one.by_slot for one in aside if one.by_slot is not None),
+            (chunk.by_slot for chunk in aside if chunk.by_slot is not None),
             start=np.zeros(self._maker.step.slots, np.int64),
         )
         gathered = Gathered(chunks, len(requests), time.watermark_ms, until, counts)
@@ -304,7 +303,7 @@ class Redirect:
                 self._askers.do(partial(self._ask, self._invoker, errand))
 
     def _ask(self, invoker: Invoker, errand: Errand) -> None:
-        """In a thread of its own."""
+        """Make the request. Called in a separate thread."""
         outcome = invoked(invoker, errand.request, errand.of.until, self._maker.taken)
         self._put(Returned(self._segment.id, errand, outcome))
 
@@ -319,7 +318,7 @@ class Redirect:
 
 
 class Askers:
-    """Threads that wait for burst workers: as many as were ever needed at a time, until it is closed."""
+    """Threads that wait for burst workers. A new one starts when all are busy; all are kept until `close`."""
 
     def __init__(self, name: str) -> None:
         self._name = f"penstock-invoke-{name}"
@@ -328,7 +327,7 @@ class Askers:
         self._lock = threading.Lock()
 
     def do(self, work: Callable[[], None]) -> None:
-        """Have a thread do this at once."""
+        """Run a call at once in an idle thread, or in a new one."""
         with self._lock:
             self._idle -= 1
             begins = self._idle < 0
@@ -340,7 +339,7 @@ class Askers:
             threading.Thread(target=self._run, name=self._name, daemon=True).start()
 
     def close(self) -> None:
-        """Let threads end that have nothing to do, and the others when they have done it."""
+        """End idle threads now, and busy ones when they are done."""
         for _ in range(self._count):
             self._work.put(None)
 

@@ -1,4 +1,4 @@
-"""The roads of one task where burst workers may help, by the plan of the epoch."""
+"""Chooses the roads of one task by the plan of the epoch: direct ones, or past burst workers."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from penstock.plan.steps import MapStep
 
 
 def burst_roads(delivery: Delivery) -> list[Road]:
-    """The roads of a task: direct ones, but where the plan hands rows to burst workers, or times steps."""
+    """The roads of a task: direct ones, unless the plan sends rows to burst workers or times steps."""
     flow, plan = delivery.flow, delivery.plan
     roads = direct_roads(delivery)
     keyed = {str(routes.step): routes for routes in plan.steps if routes.offload is not None}
     stateless = dict(plan.map_offloads)
     if flow.one_host or not (keyed or stateless or plan.timed):
         return roads
-    found = {segment.id: segment for segment in segments(flow)}
+    by_id = {segment.id: segment for segment in segments(flow)}
     for name in (*keyed, *stateless):
-        _check(found.get(name), name)
+        _check(by_id.get(name), name)
     if plan.reach is None:
         keyed, stateless = {}, {}
     numbers = {step.id: number for number, step in enumerate(flow.steps)}
-    for name, segment in found.items():
+    for name, segment in by_id.items():
         number, maps = numbers[name], segment.maps
         if name in keyed:
             offload, time = keyed[name].offload, keyed[name].time
@@ -57,7 +57,7 @@ def burst_roads(delivery: Delivery) -> list[Road]:
 
 
 class LeavingRoad(MapRoad):
-    """The first stateless step in front of a keyed one: rows for burst workers leave before it."""
+    """The road of the first stateless step before a keyed one: rows for burst workers leave before it."""
 
     def __init__(self, delivery: Delivery, number: int, step: MapStep, router: Router) -> None:
         super().__init__(delivery, number, step)
@@ -69,7 +69,7 @@ class LeavingRoad(MapRoad):
 
 
 class PassRoad(Road):
-    """A stateless step that is done together with a later one of its segment."""
+    """The road of a stateless step that runs together with a later step of its segment."""
 
     def send(self, inputs: Sequence[Batches]) -> None:
         (self._rows,) = inputs
@@ -79,7 +79,7 @@ class PassRoad(Road):
 
 
 def _limited(offload: Offload, delivery: Delivery) -> Offload:
-    """What of a plan's offload holds for one courier: no rows leave where it may ask nobody."""
+    """A plan's offload for one courier. If it may use no burst workers, no rows leave."""
     if offload.at_once(delivery.task.partition, delivery.plan.partitions):
         return offload
     reflex = offload.reflex and replace(offload.reflex, limit=math.inf)
@@ -87,7 +87,7 @@ def _limited(offload: Offload, delivery: Delivery) -> Offload:
 
 
 def _check(segment: Segment | None, name: str) -> None:
-    """Refuse a plan that hands rows of this segment to burst workers if that cannot be."""
+    """Raise an error if the plan sends rows of a segment to burst workers that cannot be offloaded."""
     if segment is None or not segment.offloadable:
         why = "there is no such segment" if segment is None else segment.reason
-        raise ProtocolError(f"a plan hands rows of {name} to burst workers: {why}")
+        raise ProtocolError(f"{name} cannot use burst workers: {why}")

@@ -1,8 +1,9 @@
-"""The router of a segment: which rows of a task go to burst workers.
+"""The router of a segment: it decides which rows of a task go to burst workers.
 
-A retried task must part its rows in the same way, since a host may have taken in one of its channels
-already. So only the plan of the epoch and what a row holds decide, not when it came: behind a shuffle
-rows come in another order each time. A live courier tries nothing again, and picks rows by their number.
+A retried task must split its rows in the same way, since a host may have taken in one of its channels
+already. So the choice depends only on the plan of the epoch and the content of a row, not on its position:
+behind a shuffle, rows come in another order each time. A live courier never retries, and picks rows by their
+number.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from penstock.state.keys.codec import KeyCodec, byte_keys, slots_of
 from penstock.state.keys.encoding import is_text, text_blob
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-"""The golden ratio's fraction of 2**64: multiples of it are spread evenly."""
+"""Golden ratio of 2**64: its multiples are spread evenly."""
 _PRIME = np.uint64(0xC2B2AE3D27D4EB4F)
 _SHIFT = np.uint64(29)
 _WIDE = 4
-"""Bytes of a number that may have many values."""
+"""Least width in bytes of a column that may have many values."""
 
 
 class Router:
@@ -61,13 +62,13 @@ class Router:
         reflex: Reflex | None = None,
         first: int | None = None,
     ) -> None:
-        """The reflex is that of the task. `first` is the number of the next row, where rows are picked by
-        their numbers; None: by what they hold."""
+        """`reflex` is that of the task. `first` is the number of the next row if rows are picked by number;
+        None if they are picked by content."""
         self.aside: list[pa.RecordBatch] = []
         self.kept = self.carried = 0
-        """Rows that stayed, and that were set aside."""
+        """Number of rows that stayed, and that were set aside."""
         self.by_slot: npt.NDArray[np.int64] | None = None
-        """Rows set aside, by slot; None where slots are not known."""
+        """Number of rows set aside, by slot; None if slots are not known."""
         self._reflex = reflex
         self._whole_keys = segment.whole_keys
         self._columns: list[str] | None = None if first is None else []
@@ -82,9 +83,9 @@ class Router:
             self._shares = np.array([np.mean(offload.shares)])
 
     def through(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows of all batches that stay."""
+        """Yield the rows of all batches that stay."""
         coming = iter(batches)
-        # A retried task must do the same: the rows are counted before the first is sent.
+        # A retried task must decide the same: rows are counted before the first is sent.
         held = [] if self._reflex is None else self._held(self._reflex, coming)
         for batch in chain(held, coming):
             stays = self.stays(batch)
@@ -92,7 +93,7 @@ class Router:
                 yield stays
 
     def _held(self, reflex: Reflex, coming: Iterator[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        """The first of the batches, as many as it takes to know the shares, which are raised."""
+        """Read batches until the shares can be decided, and raise the shares. Returns these batches."""
         held, rows = [], 0
         for batch in coming:
             held.append(batch)
@@ -103,11 +104,11 @@ class Router:
         return held
 
     def raise_shares(self, share: float) -> None:
-        """Set at least this part of all rows aside."""
+        """Set at least this fraction of all rows aside."""
         self._shares = np.maximum(self._shares, share)
 
     def stays(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of the next batch that go their usual way."""
+        """The rows of the next batch that stay; the others are set aside."""
         rows = batch.num_rows
         picked = self._picked(batch)
         carried = int(np.count_nonzero(picked))
@@ -122,11 +123,11 @@ class Router:
         return batch.filter(fixed_array(~picked, pa.bool_()))
 
     def by_key(self) -> list[pa.RecordBatch]:
-        """The rows set aside, those of a key side by side."""
+        """The rows set aside, grouped by key."""
         return by_key(self.aside, self._key_names)
 
     def _picked(self, batch: pa.RecordBatch) -> Array:
-        """Whether each row is to go to burst workers."""
+        """Mask of the rows that go to burst workers."""
         hashes = None if self._codec is None else self._codec.encode(batch).hashes
         if self._whole_keys:
             assert hashes is not None
@@ -148,17 +149,17 @@ class Router:
             self._columns = marked_columns(batch.schema)
         if self._columns:
             return row_marks(batch, self._columns)
-        # where there is nothing to go by, what a task reads must come in the same order
+        # without a usable column, the input of a task must come in the same order each time
         first = self._first + self.kept + self.carried
         return np.arange(first, first + batch.num_rows, dtype=np.uint64)
 
 
 def by_key(batches: list[pa.RecordBatch], names: Sequence[str]) -> list[pa.RecordBatch]:
-    """Rows with those of a key side by side and in their order, where the columns of the key are known.
+    """Group rows by key, in their order within a key, if the key's columns are known.
 
-    However they are cut then, hardly any key is in two pieces: burst workers make fewer partial states of
-    them. Stateless steps may still change a column of the key, or make it: then there are more partial
-    states, and nothing worse.
+    However the rows are cut then, hardly any key is in two pieces, so burst workers make fewer partial
+    states. If stateless steps change or add a column of the key, there are more partial states; the result is
+    still right.
     """
     if not batches or not set(names) <= set(batches[0].schema.names):
         return batches
@@ -169,13 +170,13 @@ def by_key(batches: list[pa.RecordBatch], names: Sequence[str]) -> list[pa.Recor
 
 
 def _fraction(numbers: Array) -> Array:
-    """A number from 0 to below 1 for each, by its multiple of the golden ratio."""
+    """Map each number to a fraction from 0 to below 1, by its multiple of the golden ratio."""
     chances: Array = ((numbers * _GOLDEN) >> np.uint64(11)) * 2.0**-53
     return chances
 
 
 def _codec(segment: Segment) -> KeyCodec:
-    """The codec of the key as it stands in rows before they are cut by windows."""
+    """The codec of the key in rows before they are assigned to windows."""
     assert segment.keyed is not None
     plan = segment.keyed.plan
     if segment.by_slot:
@@ -185,9 +186,9 @@ def _codec(segment: Segment) -> KeyCodec:
 
 
 def marked_columns(schema: pa.Schema) -> list[str]:
-    """The columns that marks are made of: numbers and times; texts only where those say little.
+    """The columns that row marks are computed from: numbers and times, and strings only if those are narrow.
 
-    Looking at texts too would cost a courier more than it makes marks better.
+    Hashing strings as well would cost a courier more than better marks are worth.
 
     >>> marked_columns(pa.schema([("url", pa.string()), ("at", pa.timestamp("us"))]))
     ['at']
@@ -201,7 +202,7 @@ def marked_columns(schema: pa.Schema) -> list[str]:
 
 
 def row_marks(batch: pa.RecordBatch, columns: list[str]) -> Array:
-    """A mark of each row, one uint64, made of what it holds: rows equal in these columns have the same.
+    """A uint64 hash of each row's content: rows that are equal in these columns have the same.
 
     >>> rows = pa.record_batch({"k": [7, 8, 7], "x": [0.5, None, 0.5]})
     >>> marks = row_marks(rows, ["k", "x"])
@@ -222,7 +223,7 @@ def _numbers(column: pa.Array) -> Array:
         return byte_keys(blob.offsets, blob.data).hashes
     values, valid = fixed_values(column), valid_mask(column)
     if valid is not None:
-        # anything may lie under a null
+        # values under a null are undefined
         values = np.where(valid, values, np.zeros((), values.dtype))
     bits: Array = values.view(f"u{values.dtype.itemsize}").astype(np.uint64)
     return bits

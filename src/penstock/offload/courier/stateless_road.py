@@ -1,4 +1,4 @@
-"""The roads of stateless steps that no keyed one is run together with: done, counted, timed, shared."""
+"""Roads of segments without a keyed step, run by the courier alone or together with burst workers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from penstock.wire.report import MapWork, Seen
 
 
 class SegmentRoad(Road):
-    """All steps of a segment without a keyed one, at its last step: the courier does and times them."""
+    """The road of a segment without a keyed step: the courier runs and times its steps."""
 
     def __init__(self, delivery: Delivery, number: int, segment: Segment) -> None:
         super().__init__(delivery, number)
         self._segment = segment
         self._timed = segment.id in delivery.plan.timed
-        self.told = "answered" if self._timed else "never"
+        self.report_when = "answered" if self._timed else "never"
         self._came = self._done = 0
         self._useful_s = 0.0
 
@@ -45,32 +45,33 @@ class SegmentRoad(Road):
         return replace(seen, maps=seen.maps | {self._segment.id: work})
 
     def _made(self, batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        """What the steps make of rows, done by the courier."""
+        """Run the steps on rows, in the courier."""
         rows, began = sum(batch.num_rows for batch in batches), time.perf_counter()
         made = iter(batches)
         for step in self._segment.maps:
             made = self._delivery.work.mapped(step, made)
-        given = list(made)
+        output = list(made)
         self._done += rows
         self._useful_s += time.perf_counter() - began
-        return given
+        return output
 
 
 class SharedSegmentRoad(SegmentRoad):
-    """The same, with part of the rows done by burst workers; what comes back takes their place.
+    """The road of a segment without a keyed step, with a part of the rows done by burst workers.
 
-    The rows are cut into runs, one for each burst worker; the end of each run goes to it.
+    The rows are cut into runs, one per burst worker. The end of each run goes to its burst worker. The output
+    takes the place of the input, so that rows stay in order.
     """
 
     def __init__(
         self, delivery: Delivery, number: int, segment: Segment, questions: Questions
     ) -> None:
         super().__init__(delivery, number, segment)
-        self.told = "answered"
+        self.report_when = "answered"
         self._questions = questions
 
     def answer(self) -> Iterator[pa.RecordBatch]:
-        """All rows, in their order. Reads everything before it gives the first."""
+        """Yield all output rows in order. Reads all input before it yields the first."""
         filled = [batch for batch in self._rows if batch.num_rows]
         rows = sum(batch.num_rows for batch in filled)
         self._came += rows
@@ -96,16 +97,16 @@ class SharedSegmentRoad(SegmentRoad):
         return self._questions.tell(super().tell(seen))
 
     def _taken(self, answer: WorkerAnswer) -> list[pa.RecordBatch]:
-        """An answer, if it is what the last step gives."""
+        """The rows of an answer. Raises an error if they do not have the last step's schema."""
         output = self._segment.maps[-1].output
         fits = answer.kind == ROWS and all(batch.schema.equals(output) for batch in answer.batches)
         if not fits:
-            raise ProtocolError("a burst worker gave rows that are none of the step's")
+            raise ProtocolError("a burst worker returned rows with the wrong schema")
         return list(answer.batches)
 
 
 def wanted(offload: Offload, partition: int, partitions: int, rows: int) -> tuple[float, int]:
-    """The part of a courier's rows that burst workers get, and how many of them share it.
+    """The fraction of a courier's rows for burst workers, and how many burst workers share it.
 
     >>> import numpy as np
     >>> wanted(Offload(np.array([0.0, 0.75]), workers=6, deadline_ms=500), 1, 2, rows=90)
@@ -124,7 +125,7 @@ def wanted(offload: Offload, partition: int, partitions: int, rows: int) -> tupl
 def _parted(
     run: list[pa.RecordBatch], share: float
 ) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch]]:
-    """The rows of a run that stay, and those that a burst worker gets."""
+    """Split a run into the rows that stay, and those for a burst worker."""
     rows = sum(batch.num_rows for batch in run)
     stay = rows - round(rows * share)
     return rows_between(run, 0, stay), rows_between(run, stay, rows)

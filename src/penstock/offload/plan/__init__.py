@@ -1,1 +1,1 @@
-"""What of a flow can go to burst workers (`segments`), and a graph that shows it (`graph`)."""
+"""The parts of a flow that burst workers can run (`segments`), and a graph that shows them (`graph`)."""

@@ -1,17 +1,17 @@
-"""The graph of a flow with its segments drawn in, for people to read: transients, routers and merges.
+"""The graph of a flow with its segments, for people to read: transients, routers and merges.
 
-It is what the DAG rewriting of Sponge (Song, Um, Elnikety, Jeon and Chun) makes of a flow.
+It is the result of the DAG rewriting of Sponge (Song, Um, Elnikety, Jeon and Chun).
 
     transient   a copy of a step for burst workers: of every stateless step, and of every keyed one
                 whose partial states merge
-    router      where rows can leave a courier for burst workers: at an exchange, and before a
-                stateless step that does not get its rows from another one's transient
+    router      a point where rows can leave a courier for burst workers: at an exchange, and before a
+                stateless step that does not get its rows from another step's transient
     merge       after a keyed step with a transient: the owning host merges partial states into its own
 
-None of them does anything until the plan of an epoch names a share. Two things differ from the
-original. A stateless step's transient hands its rows to that of the keyed step behind it without an
-exchange, in the same invocation: any burst worker may make a partial state of any key. And sources have
-no transients, since burst workers read none.
+They are inactive until the plan of an epoch names a share. Two things differ from the original. A
+stateless step's transient passes its rows to that of the keyed step behind it without an exchange, in the
+same invocation: any burst worker may make a partial state of any key. And sources have no transients, since
+burst workers do not read sources.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.plan.steps import FlowPlan, KeyedStep
 
 NodeKind = Literal["source", "step", "output", "transient", "router", "merge"]
 EdgeKind = Literal["one-to-one", "exchange"]
-"""Whether rows stay in their task, or are cut by key and go to the hosts that own them."""
+"""Kind of an edge: rows stay in their task, or are split by key and go to the hosts that own them."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Node:
 
     kind: NodeKind
     of: str
-    """The source or step that it is, or belongs to."""
+    """Id of the source or step that it represents or belongs to."""
     reads: str = ""
-    """Stream at which a router stands. A step may have one at each stream that it reads."""
+    """Name of the stream that a router reads. A step may have a router for each of its input streams."""
 
     def __str__(self) -> str:
         plain = self.kind in ("source", "step", "output")
@@ -44,7 +44,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Edge:
-    """The way of rows, or of partial states, from one operator to another."""
+    """A connection that carries rows or partial states from one operator to another."""
 
     source: Node
     target: Node
@@ -53,16 +53,16 @@ class Edge:
 
 @dataclass(frozen=True)
 class OffloadGraph:
-    """A flow's graph with transients, routers and merges. Nodes and edges in the order of the flow."""
+    """A flow's graph with transients, routers and merges. Nodes and edges are in the order of the flow."""
 
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
     whole: dict[str, str]
-    """Steps that have no transient, with the reason."""
+    """Step -> the reason why it has no transient."""
 
 
 def stream_name(plan: FlowPlan, stream: int) -> str:
-    """The name of a stream: of its source, or of the step that it comes from."""
+    """Name of a stream: that of its source or of the step that makes it."""
     sources = len(plan.sources)
     if stream < sources:
         return "source" if sources == 1 else f"source-{stream + 1}"
@@ -70,17 +70,17 @@ def stream_name(plan: FlowPlan, stream: int) -> str:
 
 
 def rewritten(plan: FlowPlan) -> OffloadGraph:
-    """A flow's graph with transients, routers and merges."""
-    found = segments(plan)
-    whole = {segment.id: segment.reason for segment in found if segment.reason}
-    joined = {step.id for segment in found for step in segment.steps[1:]}
-    """Steps whose transient gets its rows from another one's, in the same invocation."""
+    """Build a flow's graph with transients, routers and merges."""
+    parts = segments(plan)
+    whole = {segment.id: segment.reason for segment in parts if segment.reason}
+    joined = {step.id for segment in parts for step in segment.steps[1:]}
+    """Steps whose transient gets its rows from another transient, in the same invocation."""
     nodes: list[Node] = []
     edges: list[Edge] = []
     origins: list[Node] = []
-    """By stream: where its rows come out, of a source, a step or a merge."""
+    """Stream -> the source, step or merge that produces it."""
     copies: list[Node | None] = []
-    """By stream: the transient that its rows come out of, too, if it is of a stateless step."""
+    """Stream -> the transient that also produces it, if its step is stateless."""
 
     def connect(source: Node | None, target: Node | None, kind: EdgeKind = "one-to-one") -> None:
         if source is not None and target is not None:
@@ -107,10 +107,10 @@ def rewritten(plan: FlowPlan) -> OffloadGraph:
                 continue
             router = Node("router", step.id, stream_name(plan, stream))
             nodes.append(router)
-            for giver in (origin, above):
-                connect(giver, router, kind)
-            for taker in (own, copy):
-                connect(router, taker)
+            for producer in (origin, above):
+                connect(producer, router, kind)
+            for target in (own, copy):
+                connect(router, target)
         nodes += [own] if copy is None else [own, copy]
         if keyed and copy is not None:
             merge = Node("merge", step.id)

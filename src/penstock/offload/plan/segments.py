@@ -1,4 +1,4 @@
-"""Segments: what of a flow can go to burst workers, in the pieces that one invocation runs."""
+"""Segments: the pieces of a flow that one invocation of a burst worker can run."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from penstock.plan.steps import FlowPlan, KeyedStep, MapStep, Step
 
 @dataclass(frozen=True)
 class Segment:
-    """What one invocation runs: stateless steps, and the keyed one behind them if any.
+    """The steps that one invocation runs: stateless steps, and the keyed step behind them if any.
 
     Every step of a flow is in exactly one segment. A segment that ends in a keyed step returns partial
-    states of it; any other returns rows. These take the place of the rows that they are made of, so
-    that what comes after still gets the rows of a task in the order of arrival.
+    states; any other returns rows. These rows take the place of their input rows, so that later steps still
+    get the rows of a task in the order of arrival.
     """
 
     id: str
@@ -24,27 +24,29 @@ class Segment:
     maps: tuple[MapStep, ...]
     keyed: KeyedStep | None
     reads: tuple[int, ...]
-    """Input streams: one, if the segment can be offloaded."""
+    """Numbers of its input streams: one, if the segment can be offloaded."""
     gives: int
-    """Output stream of its last step."""
+    """Number of its last step's output stream."""
     reason: str = ""
-    """Why it is left whole. Empty: it can be offloaded."""
+    """Reason why it cannot be offloaded; empty if it can."""
     whole_keys: bool = False
-    """Whether all rows of a key must go one way, with partial states merged in the order of their
-    requests, because the step's output depends on which row of a task came first."""
+    """Whether all rows of a key must go to the same place, with partial states merged in the order of their
+    requests. True if the step's output depends on which row of a task came first."""
 
     @property
     def steps(self) -> tuple[Step, ...]:
+        """All its steps, in order."""
         return self.maps if self.keyed is None else (*self.maps, self.keyed)
 
     @property
     def offloadable(self) -> bool:
+        """Whether burst workers can run it."""
         return not self.reason
 
     @property
     def by_slot(self) -> bool:
-        """Whether slots are known where rows leave. They are not before stateless steps, which may
-        still change the key, nor where a row's window is part of what decides its slot."""
+        """Whether the slots of rows are known where rows leave for burst workers. They are not before
+        stateless steps, which may change the key, nor if the slot depends on a row's window."""
         if self.keyed is None or self.maps:
             return False
         plan = self.keyed.plan
@@ -60,44 +62,44 @@ def segments(plan: FlowPlan) -> tuple[Segment, ...]:
     >>> bid = pa.schema([("auction", pa.int64())])
     >>> steps = (MapStep("map-1", len, bid, bid),
     ...          KeyedStep("count-2", 8, AggregatePlan(bid, ["auction"], {"n": count()})))
-    >>> [found] = segments(FlowPlan((SourcePlan(bid),), steps))
-    >>> found.id, [step.id for step in found.maps], found.offloadable
+    >>> [segment] = segments(FlowPlan((SourcePlan(bid),), steps))
+    >>> segment.id, [step.id for step in segment.maps], segment.offloadable
     ('count-2', ['map-1'], True)
     """
     reads = [plan.reads(number) for number in range(len(plan.steps))]
     readers = Counter(stream for streams in reads for stream in set(streams))
-    found: dict[int, Segment] = {}
-    """By output stream."""
+    by_output: dict[int, Segment] = {}
+    """Output stream -> segment."""
     for number, step in enumerate(plan.steps):
         streams, reason = reads[number], _why_whole(plan, number)
         keyed = step if isinstance(step, KeyedStep) else None
         maps = (step,) if isinstance(step, MapStep) else ()
         whole_keys = keyed is not None and by_arrival(keyed.plan)
-        # One invocation runs a step together with stateless ones whose only reader it is. Not where
-        # keys must stay whole: rows that leave before a stateless step have no key yet.
+        # One invocation runs a step together with the stateless steps that only it reads. Not if keys
+        # must stay whole: rows that leave before a stateless step have no key yet.
         alone = reason or whole_keys or readers[streams[0]] > 1
-        before = None if alone else found.get(streams[0])
+        before = None if alone else by_output.get(streams[0])
         if before is not None and before.keyed is None and before.offloadable:
-            del found[before.gives]
+            del by_output[before.gives]
             streams, maps = before.reads, (*before.maps, *maps)
         gives = len(plan.sources) + number
-        found[gives] = Segment(step.id, maps, keyed, streams, gives, reason, whole_keys)
-    return tuple(found.values())
+        by_output[gives] = Segment(step.id, maps, keyed, streams, gives, reason, whole_keys)
+    return tuple(by_output.values())
 
 
 def live_segment(segment: Segment) -> Segment:
-    """What of a segment that ends in a keyed step goes to burst workers in a live flow: the keyed step.
+    """The part of a segment that burst workers run in a live flow: only its keyed step.
 
-    Couriers do stateless steps when rows arrive. Answers come in any order, chunk by chunk. So steps whose
-    output depends on which row came first are left whole; and those that read changes, where what is taken
-    back must not come before it was put in.
+    Couriers run stateless steps when rows arrive. Answers come in any order, chunk by chunk. So a step is not
+    offloaded if its output depends on which row came first, or if it reads changes: a retraction must not
+    come before its insertion.
     """
     assert segment.keyed is not None
     why = segment.reason
     if segment.whole_keys and not why:
-        why = "its output is by the order of arrival"
+        why = "its output depends on the order of arrival"
     if CHANGE in segment.keyed.plan.inputs[0].names and not why:
-        why = "it reads changes, in their order"
+        why = "it reads changes, which must stay in order"
     return replace(segment, maps=(), reason=why)
 
 

@@ -1,1 +1,1 @@
-"""When rows go to burst workers, how many of them, and to how many workers: pure."""
+"""Decides when rows go to burst workers, how many rows, and to how many workers. Pure."""

@@ -1,4 +1,4 @@
-"""Whether a burst lasts, and whether burst workers are there for it and answer."""
+"""Tracks whether a burst lasts, how many burst workers are ready, and whether they answer."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from penstock.control.money import BreakEven
 from penstock.control.treat.offloading import OffloadSettings
 
 _RELAPSE_MS = 60_000.0
-"""Time after a burst within which another one shows that it was taken for over too early."""
+"""Milliseconds after a burst within which another burst means that the first was ended too early."""
 _LONGEST_ROW = 32
-"""Observations in a row that are asked for at most, however often that happened."""
+"""Upper limit of the observations in a row that end a burst, however often it was ended too early."""
 _IN_A_ROW = 2
-"""Epochs in a row that must go wrong: a single one may be bad luck."""
+"""Bad epochs in a row after which burst workers lose trust: a single one may be bad luck."""
 _FIRST_PAUSE_MS = 1_000.0
-"""First time without burst workers: others are there in a second or two, and a burst does not wait."""
+"""First pause without burst workers, in milliseconds: new ones start in a second or two."""
 _LONGEST_PAUSE_MS = 300_000.0
+"""Longest pause without burst workers, in milliseconds."""
 
 
 class Burst:
-    """Follows the bursts of one step.
+    """Tracks the bursts of one step.
 
     >>> burst = Burst(OffloadSettings(patience_ms=10_000.0))
     >>> for second in (0, 5, 11):
@@ -31,12 +32,12 @@ class Burst:
     def __init__(self, settings: OffloadSettings) -> None:
         self.settings = settings
         self.row = settings.in_a_row
-        """Observations in a row after which a host is on its own again. More of them each time that
-        this was too early: so who is at the edge does not go to and fro."""
+        """Observations in a row after which a host takes all its rows again. The number doubles each time
+        that this was too early, so that hosts at the limit do not flap."""
         self.lasts = False
-        """Whether it is time for hosts; until the burst is over."""
+        """Whether the burst has lasted long enough to add hosts. It stays true until the burst is over."""
         self.since_ms: float | None = None
-        """When burst workers began to carry this burst; None if there is none."""
+        """Time at which burst workers began to help, in milliseconds; None if there is no burst."""
         self.ended_ms = self._time_ms = float("-inf")
         self._even = BreakEven(settings.costs)
         self._spent = self._worker_seconds = self._busy = 0.0
@@ -44,10 +45,10 @@ class Burst:
     def note(
         self, now_ms: float, helped: bool, busy: float, hosts: int, spent: float | None = None
     ) -> None:
-        """Take in whether burst workers help any host from now on.
+        """Record whether burst workers help any host from now on.
 
-        The work that they take keeps `busy` of them busy, and would take this many `hosts`; `spent` is
-        what burst workers have cost so far, if known.
+        Their work keeps `busy` of them busy, and would need `hosts` hosts. `spent` is the cost of burst
+        workers so far in dollars, if known.
         """
         if not helped:
             if self.since_ms is not None:
@@ -78,7 +79,7 @@ class Burst:
 
 
 class Ready:
-    """Follows how many burst workers are kept, and since when.
+    """Tracks how many burst workers are kept, and since when.
 
     >>> ready, slow = Ready(), OffloadSettings(start_ms=500.0)
     >>> ready.keep(0.0, 4)
@@ -92,19 +93,19 @@ class Ready:
 
     def __init__(self) -> None:
         self._asked: list[tuple[float, int]] = []
-        """Time since when -> burst workers kept, each time more of them."""
+        """(time in milliseconds, burst workers kept since then), in ascending order."""
 
     def keep(self, now_ms: float, count: int) -> None:
-        """Note that this many are kept from now on."""
+        """Record that this many are kept from now on."""
         known = self._asked[-1][1] if self._asked else 0
         if count > known:
             self._asked.append((now_ms, count))
         elif count < known:
             since = next(since for since, kept in self._asked if kept >= count)
-            self._asked = [one for one in self._asked if one[1] < count] + [(since, count)]
+            self._asked = [entry for entry in self._asked if entry[1] < count] + [(since, count)]
 
     def at(self, now_ms: float, settings: OffloadSettings) -> int:
-        """Burst workers that can be given rows now."""
+        """Number of burst workers that are ready now."""
         if settings.start_ms <= 0:
             return settings.at_most
         there = (count for since, count in self._asked if now_ms - since >= settings.start_ms)
@@ -112,10 +113,10 @@ class Ready:
 
 
 class Trust:
-    """Follows how many rows burst workers leave to the courier. Without a clock.
+    """Tracks how many rows burst workers leave unanswered. Callers pass the time.
 
-    Burst workers that did nothing for most rows of two epochs are left alone for a while, and for longer
-    each time that this was not long enough.
+    If burst workers do not answer for most of their rows in two epochs in a row, they get no rows for a
+    while. The pause doubles each time that they fail again after it.
 
     >>> trust = Trust()
     >>> for second in range(3):
@@ -133,9 +134,9 @@ class Trust:
         self._until_ms = float("-inf")
 
     def note(self, now_ms: float, rows: int, returned: int) -> bool:
-        """Take in an epoch, and how many of the rows for burst workers were returned in it.
+        """Add an epoch: the rows for burst workers, and how many of them were returned without an answer.
 
-        Returns whether burst workers have lost trust by it.
+        Returns whether burst workers lost trust in this epoch.
         """
         if rows == 0 or not self.at(now_ms):
             return False
@@ -145,11 +146,11 @@ class Trust:
         self._bad += 1
         if self._bad < _IN_A_ROW:
             return False
-        self._bad = _IN_A_ROW - 1  # the next time, one bad epoch is enough
+        self._bad = _IN_A_ROW - 1  # after the pause, one bad epoch is enough
         self._until_ms = now_ms + self._pause_ms
         self._pause_ms = min(2 * self._pause_ms, _LONGEST_PAUSE_MS)
         return True
 
     def at(self, now_ms: float) -> bool:
-        """Whether burst workers should be given rows now."""
+        """Whether burst workers should get rows now."""
         return now_ms >= self._until_ms

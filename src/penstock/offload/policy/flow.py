@@ -1,7 +1,6 @@
-"""Burst workers within the control of a flow: whom they can help, whether they answer, what they are given.
+"""Burst workers in the control of a flow: which steps they can help, whether they answer, and their share.
 
-`FlowOffload` is what the control machine is handed. What it decides for a step becomes a part of the next
-epoch's plan here.
+The control machine uses `FlowOffload`, which also turns its decisions into parts of the next epoch's plan.
 """
 
 from __future__ import annotations
@@ -32,31 +31,31 @@ from penstock.plan.epoch import Offload
 from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.wire.report import Seen, offloaded_by_segment
 
-NO_ANSWER = "functions have not answered for most of their rows: hosts take all of them for a while"
-GONE = "there are no functions just now: hosts take all rows"
+NO_ANSWER = "functions did not answer for most of their rows: hosts take all rows for a while"
+GONE = "functions are not available right now: hosts take all rows"
 _GENEROUS = 2.0
-"""Times what burst workers are expected to take, until their rows are taken back."""
+"""Factor on the expected duration of burst workers, after which couriers do the rows themselves."""
 _NEVER = float("inf")
 
 
 def settings_of(segment: Helped, elastic: Elastic, sla: SLA) -> OffloadSettings:
-    """When burst workers help a segment."""
+    """Settings that decide when burst workers help a segment."""
     settings = elastic.offload_settings(recovery_ms(segment.every_ms, sla))
     return settings if segment.keyed else courier_settings(settings)
 
 
 def helped(flow: FlowPlan, live: bool = False) -> tuple[dict[str, Helped], dict[str, str]]:
-    """The segments that burst workers can help, and of the other keyed steps why they cannot."""
-    found = segments(flow)
+    """The segments that burst workers can help, and for the other keyed steps the reason why they cannot."""
+    parts = segments(flow)
     if live:
-        found = tuple(live_segment(one) for one in found if one.keyed is not None)
+        parts = tuple(live_segment(part) for part in parts if part.keyed is not None)
     return (
         {
-            one.id: Helped(one.keyed is not None, one.by_slot, _interval_ms(one.keyed))
-            for one in found
-            if one.offloadable
+            part.id: Helped(part.keyed is not None, part.by_slot, _interval_ms(part.keyed))
+            for part in parts
+            if part.offloadable
         },
-        {one.id: one.reason for one in found if one.keyed is not None and not one.offloadable},
+        {part.id: part.reason for part in parts if part.keyed is not None and not part.offloadable},
     )
 
 
@@ -71,7 +70,7 @@ def opening_of(
     warm_epochs: int = WARM_EPOCHS,
     live: bool = False,
 ) -> Opening:
-    """All that the machine of a flow is made from."""
+    """Collect all inputs from which the control machine of a flow is made."""
     segments, whole = helped(flow, live) if elastic.functions is not None else ({}, {})
     return Opening(
         now_ms,
@@ -89,17 +88,17 @@ def opening_of(
 
 
 def machine_of(opening: Opening, elastic: Elastic) -> FlowControl:
-    """The machine of a live run, or the same again."""
+    """Make the control machine of a flow from its opening. The same opening makes the same machine again."""
     sla, segments = opening.sla, opening.segments
-    settings = {name: settings_of(one, elastic, sla) for name, one in segments.items()}
+    settings = {name: settings_of(segment, elastic, sla) for name, segment in segments.items()}
     offload = FlowOffload(segments, settings, opening.trigger_ms, opening.live)
     return FlowControl(
         [
             ControlledStep(
-                *(StepId(one.step), one.slots, elastic.make_policy(), elastic.bounds(sla)),
-                merges=one.merges,
+                *(StepId(facts.step), facts.slots, elastic.make_policy(), elastic.bounds(sla)),
+                merges=facts.merges,
             )
-            for one in opening.steps
+            for facts in opening.steps
         ],
         Habits(
             float(milliseconds(elastic.delta)),
@@ -110,7 +109,7 @@ def machine_of(opening: Opening, elastic: Elastic) -> FlowControl:
         ),
         now_ms=opening.started_ms,
         offload=None if elastic.functions is None else offload,
-        couriers=[name for name, one in segments.items() if not one.keyed],
+        couriers=[name for name, segment in segments.items() if not segment.keyed],
         whole=opening.whole,
         elastic=elastic,
         sla=sla,
@@ -118,7 +117,7 @@ def machine_of(opening: Opening, elastic: Elastic) -> FlowControl:
 
 
 class FlowOffload:
-    """Decides what burst workers carry for all steps of a flow: an `OffloadPolicy`."""
+    """Decides which rows of all steps of a flow go to burst workers: an `OffloadPolicy`."""
 
     def __init__(
         self,
@@ -132,7 +131,7 @@ class FlowOffload:
         self._reflexes = {step: Reflexes(trigger_ms) for step in segments}
         self._last: EpochSealed | KeysCounted | None = None
         self._rows_each: dict[str, float] = {}
-        """step -> rows that went to burst workers for a record that hosts were spared."""
+        """Step -> rows that went to burst workers per record that hosts did not get."""
 
     def helps(self, step: str) -> bool:
         return step in self._segments
@@ -146,36 +145,36 @@ class FlowOffload:
             return NO_ANSWER
         return "" if reachable else GONE
 
-    def note(self, told: EpochSealed | KeysCounted, in_force: Mapping[str, Offload]) -> bool:
-        self._last, now_ms = told, told.now_ms
-        carried = offloaded_by_segment(told.seen)
-        returned = sum(one.returned for one in carried.values())
-        lost = self._trust.note(now_ms, sum(one.rows for one in carried.values()), returned)
+    def note(self, event: EpochSealed | KeysCounted, in_force: Mapping[str, Offload]) -> bool:
+        self._last, now_ms = event, event.now_ms
+        carried = offloaded_by_segment(event.seen)
+        returned = sum(part.returned for part in carried.values())
+        lost = self._trust.note(now_ms, sum(part.rows for part in carried.values()), returned)
         for step, reflexes in self._reflexes.items():
-            rows, records, combined = _came(step, told.seen)
-            if len(rows) == told.partitions:
+            rows, records, combined = _came(step, event.seen)
+            if len(rows) == event.partitions:
                 reflexes.note(rows, records, combined)
-        if self.trouble(now_ms, told.aid.reachable):
+        if self.trouble(now_ms, event.aid.reachable):
             return lost
-        for step, one in carried.items():
-            if step in told.steps and step in in_force:
-                # a live courier counts what burst workers carry row by row
-                spared = one.rows if self._live else self._spared(step, in_force[step])
-                self._rows_each[step] = one.rows / max(spared, 1)
-                answered = (one.rows - one.returned) / max(one.rows, 1)
-                self.offloaders[step].merged(round(answered * spared), one.records)
+        for step, part in carried.items():
+            if step in event.steps and step in in_force:
+                # a live courier counts each row for burst workers as a record
+                spared = part.rows if self._live else self._spared(step, in_force[step])
+                self._rows_each[step] = part.rows / max(spared, 1)
+                answered = (part.rows - part.returned) / max(part.rows, 1)
+                self.offloaders[step].merged(round(answered * spared), part.records)
         return lost
 
     def _spared(self, step: str, offload: Offload) -> int:
-        """Records that hosts would have got for what went to burst workers. Where couriers combine the
-        rows of a key, these are fewer than the rows."""
+        """Records that hosts would have got for the rows of burst workers. If couriers combine the rows of a
+        key, these are fewer than the rows."""
         loads = self._loads(step)
         asking = [load for n, load in enumerate(loads) if offload.at_once(n, len(loads))]
         load = sum(asking, start=np.zeros(1))
         return round(float((load * self._in_force(step, offload, float(load.sum()))).sum()))
 
     def _in_force(self, step: str, offload: Offload, records: float) -> Floats:
-        """By slot, or one for all: what burst workers have of an epoch that brings so many records."""
+        """Shares of burst workers in an epoch with this number of records: one per slot, or one for all."""
         shares: Floats = offload.shares
         if not self._segments[step].by_slot:
             shares = np.array([np.mean(shares)])
@@ -199,8 +198,8 @@ class FlowOffload:
     def planned(
         self, found: Offloading, vitals: Vitals, bounds: Bounds, ahead: Ahead
     ) -> Offload | None:
-        """See `OffloadPolicy`. Couriers wait for longer than the bound where much is expected of burst
-        workers. Where nothing is to go to them couriers may still find that they have too much."""
+        """See `OffloadPolicy`. Couriers wait longer than the latency bound if burst workers get many rows. If
+        they get none, couriers may still use them by reflex."""
         step, offloader = vitals.step, self.offloaders[vitals.step]
         reflexes, limits = self._reflexes[step], offloader.limits
         if self._live:
@@ -217,14 +216,14 @@ class FlowOffload:
             deadline_ms = max(deadline_ms, _GENEROUS * ahead.gap_ms * rows / capacity)
         shares = found.shares
         if not self._segments[step].keyed and len(shares) != ahead.partitions:
-            shares = shares.mean(keepdims=True)  # one for all, where partitions are others
+            shares = shares.mean(keepdims=True)  # the partitions have changed
         plain = Offload(shares, max(1, found.workers), round(deadline_ms), reflex=reflex)
         return self._shared_out(step, plain, ahead, offloader.settings.at_most)
 
     def _shared_out(self, step: str, offload: Offload, ahead: Ahead, at_most: int) -> Offload:
-        """With the burst workers that each courier may use, if these are not the same for all.
+        """Add the number of burst workers for each courier, if it is not the same for all.
 
-        Where some get none, others give more of their rows, so that hosts get as few of them.
+        If some couriers get none, the shares of the others rise, so that hosts get no more rows.
         """
         partitions = ahead.partitions
         rows = self._aside(step, offload)
@@ -240,7 +239,7 @@ class FlowOffload:
         return replace(offload, per_courier=each)
 
     def _aside(self, step: str, offload: Offload) -> Floats:
-        """What each courier would have had for burst workers in the last epoch."""
+        """Rows or records of each courier in the last epoch that these shares would send to burst workers."""
         seen = () if self._last is None else self._last.seen
         if not self._segments[step].keyed:
             rows = [task.maps[step].rows if step in task.maps else 0 for task in seen]
@@ -249,16 +248,16 @@ class FlowOffload:
         return np.array([(load * shares).sum() for load in self._loads(step)])
 
     def _loads(self, step: str) -> list[Ints]:
-        """Records of the last epoch by slot, for each courier."""
+        """Records of the last epoch by slot, one array per courier."""
         seen = () if self._last is None else self._last.seen
         return [task.loads.get(step, np.zeros(1, np.int64)) for task in seen]
 
 
 def courier_settings(settings: OffloadSettings) -> OffloadSettings:
-    """When burst workers help couriers, by what holds for hosts.
+    """Settings for burst workers that help couriers, derived from those for hosts.
 
-    Rows that come back are handed on, at no cost to speak of; and there are no hosts that could take
-    over, so that no burst is too long, or too dear, for them.
+    Rows that come back cost next to nothing to pass on. And no hosts could take over, so no burst is too long
+    or too expensive for burst workers.
 
     >>> of_hosts = OffloadSettings(patience_ms=10_000.0)
     >>> of_couriers = courier_settings(of_hosts)
@@ -270,13 +269,13 @@ def courier_settings(settings: OffloadSettings) -> OffloadSettings:
 
 
 def _came(step: str, seen: Sequence[Seen]) -> tuple[list[int], float, bool]:
-    """What `Reflexes.note` takes: what came by where rows of a segment leave for burst workers."""
+    """Arguments for `Reflexes.note`: rows of each partition, records, and whether couriers combined."""
     done = [task.maps[step].rows for task in seen if step in task.maps]
     if done:
         return done, float(sum(done)), False
     routed = [task.routed[step] for task in seen if step in task.routed]
     records = float(sum(task.loads[step].sum() for task in seen if step in task.loads))
-    return [one.rows for one in routed], records, any(one.combined for one in routed)
+    return [task.rows for task in routed], records, any(task.combined for task in routed)
 
 
 def _interval_ms(step: KeyedStep | None) -> float | None:

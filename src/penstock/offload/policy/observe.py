@@ -1,4 +1,4 @@
-"""What is remembered of the hosts of a step from one observation to the next."""
+"""Memory of a step's hosts from one observation to the next: stable rates, backlogs, repeated states."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from penstock.control.treat.decision import Bounds
 from penstock.model import HostId
 
 _MEMORY_MS = 60_000.0
-"""Time for which stable figures count, about."""
+"""Time constant of averages of stable figures, in milliseconds."""
 _UNEVEN = 2.0
-"""Ratio of two neighbouring intervals from which on a parabola through both says nothing."""
+"""Ratio of two neighbouring intervals above which no parabola is fitted through both."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,17 +29,17 @@ class Observation:
     time_ms: float
     hosts: tuple[HostId, ...]
     rate: Floats
-    """Records a second that arrive for each, also those that burst workers carry."""
+    """Records per second that arrive for each host, including those that go to burst workers."""
     throughput: Floats
-    """Records a second that can be taken of them, by the host and by burst workers."""
+    """Records per second that the host and burst workers together can process of these."""
     capacity: Floats
-    """Records a second that the host takes when it is busy all the time."""
+    """Records per second that the host processes when it is always busy."""
     load: Floats
-    """What the host really gets over its capacity: the share of time that it is busy, if below 1."""
+    """Rate that the host really gets, over its capacity: the fraction of time it is busy, if below 1."""
 
 
 class Stable:
-    """Rates and loads of hosts while these were stable: the records that equation 2 goes by.
+    """Rates and loads of hosts while these were stable, for equation 2.
 
     >>> stable, hosts = Stable(), [HostId("sum/0"), HostId("sum/1")]
     >>> seen = np.array([600.0, 300.0]), np.array([0.5, 0.25])
@@ -50,18 +50,18 @@ class Stable:
 
     def __init__(self) -> None:
         self._seen: dict[HostId, _Average] = {}
-        """host -> rate, load."""
+        """Host -> mean rate in records per second, and mean load."""
         self._total = _Average()
 
     @property
     def rate(self) -> float:
-        """Rate of the whole step while all its hosts were stable; 0 before that was ever so."""
+        """Records per second of the whole step while all its hosts were stable; 0 if they never were."""
         return self._total.values[0] if self._total.values else 0.0
 
     def note(
         self, now_ms: float, hosts: Sequence[HostId], rate: Floats, load: Floats, stable: Flags
     ) -> None:
-        """Take in what is stable now. A host that does nothing says nothing."""
+        """Add the rates and loads of hosts that are stable now. Idle hosts are ignored."""
         for n in np.flatnonzero(stable & (load > 0)).tolist():
             known = self._seen.get(hosts[n], _Average())
             self._seen[hosts[n]] = known.with_new(now_ms, float(rate[n]), float(load[n]))
@@ -71,8 +71,7 @@ class Stable:
             del self._seen[gone]
 
     def per_core(self, hosts: Sequence[HostId], otherwise: Floats) -> Floats:
-        """Equation 2, per host: records a second of useful time; `otherwise` where it was never
-        stable."""
+        """Equation 2: records per second of useful time, per host; `otherwise` for those never stable."""
         known = otherwise.tolist()
         for n, host in enumerate(hosts):
             if host in self._seen:
@@ -83,7 +82,7 @@ class Stable:
 
 @dataclass(frozen=True)
 class _Average:
-    """Means over about the time that is remembered; at first, over all there was."""
+    """Exponentially weighted means; at first, plain means."""
 
     time_ms: float = 0.0
     values: tuple[float, ...] = ()
@@ -98,14 +97,14 @@ class _Average:
 
 
 Point = tuple[float, Floats]
-"""A time in seconds, and what was observed of each host at it."""
+"""A time in seconds, and a value for each host at that time."""
 
 
 class Backlog:
-    """Records that wait at each host, since more arrived than was taken: the left of equation 1.
+    """Records that wait at each host because more arrived than it could process: the left of equation 1.
 
-    Integrated by Simpson's rule over the observations since the load went up. Where it has gone down
-    to nothing it stays there, since no host works ahead.
+    It is integrated by Simpson's rule over the observations since the load went up. It never goes below zero,
+    since no host works ahead.
 
     >>> backlog, hosts = Backlog(), (HostId("sum/0"),)
     >>> for second, rate in enumerate([500.0, 2000.0, 2000.0]):
@@ -120,16 +119,16 @@ class Backlog:
         self._hosts: tuple[HostId, ...] = ()
         self._held: Floats = np.zeros(0)
         self._before: Floats = self._held
-        """What waited at the first of the points."""
+        """Records that waited at the time of the first point."""
         self._points: list[Point] = []
-        """Records a second beyond the throughput: what the next parabola goes through."""
+        """Records per second beyond the throughput: points for the next parabola."""
 
     def forget(self) -> None:
-        """Slots have changed hands, at a boundary where nothing waits."""
+        """Start from zero: slots have moved, at a boundary where nothing waits."""
         self._hosts = ()
 
     def note(self, seen: Observation, most: Floats | None = None) -> Floats:
-        """Take in an observation. Returns what waits at each of its hosts now, no more than `most`."""
+        """Add an observation. Returns the records that wait at each of its hosts now, at most `most`."""
         if seen.hosts != self._hosts:
             self._hosts, self._points = seen.hosts, []
             self._held = self._before = np.zeros(len(seen.hosts))
@@ -143,15 +142,15 @@ class Backlog:
 
 
 def _real(beyond: Floats, held: Floats) -> Floats:
-    """Where nothing waits, less than a host could take changes nothing."""
+    """The excess rate, not below zero where nothing waits: an empty backlog cannot shrink."""
     return np.where(held > 0, beyond, np.maximum(beyond, 0.0))
 
 
 def integral(points: Sequence[Point]) -> Floats:
-    """The integral over up to three points, by Simpson's rule: a parabola goes through all three.
+    """The integral over up to three points, by Simpson's rule: a parabola through all three.
 
-    Two points are joined by a line; so are neighbours if one interval is more than twice as long as
-    the other, since a parabola through what lies close together says nothing of what is far from it.
+    Two points are joined by a line. So are three points if one interval is more than twice as long as the
+    other: a parabola through close points says nothing about distant ones.
 
     >>> parabola = [(at, np.array([at**2])) for at in (0.0, 1.0, 3.0)]
     >>> integral(parabola).round(9).tolist()
@@ -171,7 +170,7 @@ def integral(points: Sequence[Point]) -> Floats:
 
 
 class Runs:
-    """How many observations in a row something was so, of each host.
+    """Number of observations in a row in which a condition held, for each host.
 
     >>> runs, hosts = Runs(), [HostId("a"), HostId("b")]
     >>> [runs.note(hosts, np.array(so)).tolist() for so in ([True, True], [True, False])]
@@ -182,6 +181,7 @@ class Runs:
         self._long: dict[HostId, int] = {}
 
     def note(self, hosts: Sequence[HostId], so: Flags) -> Ints:
+        """Add an observation: whether the condition holds for each host. Returns the counts."""
         old = self._long
         self._long = {
             host: old.get(host, 0) + 1 for host, is_so in zip(hosts, so, strict=True) if is_so
@@ -189,15 +189,15 @@ class Runs:
         return np.array([self._long.get(host, 0) for host in hosts])
 
     def restart(self) -> None:
-        """Something was done about it: it must be so as often again."""
+        """Start counting from zero, after something was done about the condition."""
         self._long = {}
 
 
 class BurstCalm:
-    """Arrivals without noise, so that a steady load looks steady, and a burst is seen as it begins.
+    """Smooths arrival rates, so that a steady load looks steady, and a burst shows as it begins.
 
-    Within a burst the mean that noise is told by begins anew with each real change: what was before
-    it would only make it lag behind.
+    Within a burst, the mean that separates noise from change restarts with each real change. Older values
+    would only make it lag.
     """
 
     def __init__(self) -> None:
@@ -205,7 +205,7 @@ class BurstCalm:
         self._since_ms = -np.inf
 
     def of(self, vitals: Vitals, window_ms: float, burst: bool) -> Vitals:
-        """These vitals with calm rates; `burst` says whether burst workers help now."""
+        """The vitals with smoothed rates. `burst` says whether burst workers help now."""
         calm = self._calm.of(vitals, window_ms / 1000.0)
         changed = bool(np.any(np.isclose(calm.host_rate, vitals.host_rate, rtol=1e-9)))
         if burst and changed and vitals.now_ms - self._since_ms > 2 * window_ms:
@@ -214,7 +214,7 @@ class BurstCalm:
 
 
 def bound_part(vitals: Vitals, bounds: Bounds) -> float:
-    """The load at which a host would just keep the bound, by the projection that fits the engine.
+    """The load at which a host would just meet the latency bound, by the projection that fits the engine.
 
     >>> from penstock.model import SLA, StepId
     >>> vitals = Vitals.even(StepId("sum"), [1.0], hosts=1, service_rate=9e3, epoch_cost_ms=200.0)
@@ -229,9 +229,9 @@ def bound_part(vitals: Vitals, bounds: Bounds) -> float:
 
 
 def plausible(seen: Observation, vitals: Vitals, deadline_ms: float) -> Floats:
-    """Per host: the most that can wait, by Little's law and generously.
+    """Upper limit of the records that wait at each host, by Little's law with a margin.
 
-    An integral goes astray where a capacity is not as it is taken to be: latency tells.
+    It corrects the integrated backlog, which drifts if the assumed capacity is wrong.
     """
     most = seen.rate * 2 * (vitals.latency_ms + deadline_ms) / 1000.0
     return np.where(np.isnan(most), np.inf, most)

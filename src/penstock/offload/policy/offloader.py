@@ -1,10 +1,10 @@
-"""When burst workers help the hosts of a step, and with how much: Sponge's dynamic offloading policy.
+"""Decides when burst workers help the hosts of a step, and how much: Sponge's dynamic offloading policy.
 
-    a host is above its stable load, twice in a row ──► burst workers take what is beyond the target
-    with their help it is outside of it, twice      ──► the shares are worked out anew
-    it would be stable without them, twice          ──► its rows are its own again
+    a host is above its stable load, twice in a row ──► burst workers take the load beyond the target
+    with their help it is above or below, twice     ──► the shares are computed again
+    it would be stable without them, twice          ──► the host takes all its rows again
 
-Hosts come second: they are asked for when a burst has lasted (see `for_switch`).
+Hosts come second: they are requested when a burst has lasted (see `for_switch`).
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ from penstock.offload.policy.shares import (
 )
 
 _LONGEST_GAP_MS = 30_000.0
-"""Time between two observations from which on nothing is known of what was between them."""
+"""Milliseconds between two observations above which the backlog is not integrated over the gap."""
 _MOMENT_MS = 1.0
 _PARTIALS_DECAY = 1 / 8
-"""The weight of what was measured last."""
+"""Weight of the newest measurement of partial states per row."""
 _SAME = 0.02
-"""Shares that would change by less are left as they are."""
-_MOST_TOLD = 3
-"""Hosts that reasons name one by one, the busiest first."""
+"""Smallest change of a share that is applied."""
+_MOST_NAMED = 3
+"""Most hosts that a reason names, busiest first."""
 _ROUNDING = 0.005
-_UNABLE = "merging what functions give costs hosts as much as it saves them"
-_UNWANTED = "no functions are wanted any more"
+_UNABLE = "merging the results of functions costs hosts as much as it saves them"
+_UNWANTED = "functions were turned off"
 
 
 class Offloader:
-    """Decides what burst workers carry for one step. Pure; used by one thread at a time.
+    """Decides which rows of one step go to burst workers. Pure; used by one thread at a time.
 
-    It must be given vitals whose rates tell all that arrives for hosts, what burst workers carry too,
-    and is taken to have its shares in force from one call to the next.
+    Rates in its vitals must include the rows that burst workers take. It assumes that the shares it returns
+    are in force until the next call.
 
     >>> from penstock.model import SLA, StepId
     >>> offloader, bounds = Offloader(OffloadSettings(partials_per_row=0.0)), Bounds(SLA(1000, 1000))
     >>> for second, rate in enumerate([300.0, 300.0, 1400.0, 1400.0]):
     ...     vitals = Vitals.even(StepId("sum"), [rate, rate], hosts=2, service_rate=1000.0)
-    ...     found = offloader.decide(vitals, bounds, 1000.0 * second)
-    ...     print(found.shares.round(2).tolist(), found.workers, found.warm, found.holds)
+    ...     now = offloader.decide(vitals, bounds, 1000.0 * second)
+    ...     print(now.shares.round(2).tolist(), now.workers, now.warm, now.holds)
     [0.0, 0.0] 0 3 False
     [0.0, 0.0] 0 3 False
     [0.0, 0.0] 0 3 True
@@ -75,53 +75,53 @@ class Offloader:
         self._above, self._below, self._over = Runs(), Runs(), Runs()
         self._burst = Burst(self.settings)
         self._ready, self._wanted = Ready(), 0
-        """Burst workers that were asked for, and how many would be of use now."""
+        """Burst workers that were requested, and the number that could be used now."""
         self._relieved: frozenset[HostId] = frozenset()
         self._slots: tuple[tuple[HostId, ...], bytes] | None = None
-        """Hosts and the owners of slots at the last observation."""
+        """Hosts and owners of slots at the last observation."""
         self._time_ms = -np.inf
         self._gaps_ms = (0.0, 0.0)
-        """Time between the last observations, the newest last."""
+        """Milliseconds between the last observations, newest last."""
         self._rate: Floats = np.zeros(0)
-        """Arrivals as they were told last."""
+        """Records per second of each slot, in the last vitals."""
         self._tense_ms = np.inf
-        """Since when a host has been above the target."""
+        """Time since which a host has been above the target, in milliseconds."""
         self._limits = self.settings
-        """The loads that are as they should be, by the bound that holds now."""
+        """Settings with load limits that fit the current latency bound."""
         self._level = 0.0
-        """The load that hosts and burst workers were last to be left with."""
+        """Load that the last shares leave hosts and burst workers with."""
         self._now = Offloading(np.zeros(0), 0, 0)
 
     @property
     def limits(self) -> OffloadSettings:
-        """The settings, with the loads that are as they should be by the bound that holds now, and no
-        more burst workers than are ready; where none is, those that are started have to do."""
+        """The settings, with load limits that fit the current latency bound, and with no more burst workers
+        than are ready. If none is ready, those that could be started count."""
         ready = self._ready.at(self._time_ms, self._limits)
         return replace(self._limits, at_most=ready or self._limits.at_most)
 
     @property
     def merge(self) -> float:
-        """What a row that goes to burst workers costs its host all the same, in records."""
+        """Cost in records that an offloaded row still has for its host."""
         return self.settings.merge_cost * self._partials
 
     @property
     def able(self) -> bool:
-        """Whether burst workers can be of any help."""
+        """Whether burst workers can help at all."""
         return self.settings.at_most > 0 and self.merge < 1
 
     def merged(self, rows: int, partials: int) -> None:
-        """An epoch is done in which burst workers made so many partial states of so many rows; or of
-        what hosts would have got for them, where couriers combine rows."""
+        """Add a finished epoch, in which burst workers made `partials` partial states of `rows` rows. If
+        couriers combine rows, `rows` are the records that hosts would have got."""
         if rows > 0:
             self._partials += _PARTIALS_DECAY * (partials / rows - self._partials)
 
     def steer(self, settings: OffloadSettings) -> None:
-        """Go by other settings from the next decision on."""
+        """Use other settings from the next decision on."""
         self.settings = self._limits = settings
         self._burst.settings = settings
 
     def let_go(self, now_ms: float) -> None:
-        """Burst workers carry nothing from now on, whatever was decided."""
+        """Stop using burst workers now, whatever was decided."""
         self._relieved, self._wanted = frozenset(), 0
         self._burst.note(now_ms, helped=False, busy=0.0, hosts=0)
         self._now = replace(
@@ -131,12 +131,12 @@ class Offloader:
     def decide(
         self, vitals: Vitals, bounds: Bounds, now_ms: float, spent: float | None = None
     ) -> Offloading:
-        """What burst workers shall carry from now on. `spent` is what they have cost so far, if known."""
+        """Decide the shares of burst workers. `spent` is their cost so far in dollars, if known."""
         if len(self._now.shares) != len(vitals.rate):
             self._now = replace(self._now, shares=np.zeros(len(vitals.rate)), workers=0)
         served, same = service_rates(vitals), np.array_equal(vitals.rate, self._rate)
         if now_ms == self._time_ms and not same:
-            # One epoch ends and the next is read at one moment; no two observations are of one.
+            # An epoch may end at the moment when the next is read; two observations must not share a time.
             now_ms += _MOMENT_MS
         gap_ms = now_ms - self._time_ms
         soon = same and 0 <= gap_ms < self.settings.apart_ms
@@ -147,11 +147,11 @@ class Offloader:
         self._gaps_ms = (self._gaps_ms[1], gap_ms)
         self._notice_moves(vitals, gap_ms)
         vitals = self._calm.of(replace(vitals, now_ms=now_ms), window_ms, bool(self._relieved))
-        # Steps that share epochs work one after the other: a host has only its step's part of time.
+        # Steps that share epochs run one after the other: a host has only its step's fraction of time.
         part = bounds.time if vitals.epoch_cost_ms > 0 else 1.0
         seen = self._observe(vitals, served, part)
         if self.merge >= 1 and not (seen.rate > self._limits.high * seen.capacity).any():
-            # Hosts can do it all: at the next one burst workers may be of more help.
+            # Hosts can do all the work: in the next burst, burst workers may help more.
             self._partials = self.settings.partials_per_row
         deadline_ms = self.settings.deadline_ms or window_ms
         backlog = self._backlog.note(seen, plausible(seen, vitals, deadline_ms))
@@ -175,7 +175,7 @@ class Offloader:
         return self._now
 
     def _notice_moves(self, vitals: Vitals, gap_ms: float) -> None:
-        """Shares are of slots: who has been given one that burst workers carry is relieved by it."""
+        """Handle moved slots and long gaps. A host that gets an offloaded slot counts as relieved."""
         slots = (vitals.hosts, vitals.owner.tobytes())
         if slots != self._slots:
             self._slots = slots
@@ -186,12 +186,12 @@ class Offloader:
             self._backlog.forget()
 
     def _observe(self, vitals: Vitals, served: Floats, part: float) -> Observation:
-        """The hosts as they are with the shares in force; stable ones are remembered."""
+        """Observe the hosts under the shares in force, and remember the rates of stable ones."""
         settings, now, hosts, rate = self._limits, self._now, vitals.hosts, vitals.host_rate
         alone, useful = ~_flags(hosts, self._relieved), rate / served
         stable = alone & (useful <= settings.high * part)
         self._stable.note(vitals.now_ms, hosts, rate, useful, stable)
-        # Once it is the hosts' turn, burst workers and switch must mean the same by a capacity.
+        # Once hosts are being added, this policy and the switch must use the same capacity.
         capacity = part * (served if now.lasts else self._stable.per_core(hosts, served))
         kept = _kept(vitals, now)
         throughput = capacity * np.divide(rate, kept, out=np.ones(len(rate)), where=kept > 0)
@@ -202,9 +202,9 @@ class Offloader:
         return Observation(vitals.now_ms, hosts, rate, throughput, capacity, kept / capacity)
 
     def _judge(self, seen: Observation, flow: Floats) -> tuple[Flags, list[str]]:
-        """Which hosts burst workers should relieve from now on, and why that, or how much, changes.
+        """The hosts that burst workers should relieve from now on, and the reasons for a change.
 
-        `flow` is what they would have to take, were there no burst workers.
+        `flow` holds the records per second that each host would have to process without burst workers.
         """
         settings, hosts, row = self._limits, seen.hosts, self._burst.row
         helped = _flags(hosts, self._relieved)
@@ -221,9 +221,11 @@ class Offloader:
         come = helped & ~done & (now < min(ready, self._wanted))
         reasons = [
             *([f"{ready:,} functions are ready, {now:,} were in use"] if come.any() else []),
-            *_told(seen, burst, "has been above", settings.high, settings.in_a_row),
-            *_told(seen, idle, "has been below", settings.low, settings.in_a_row),
-            *_told(seen, done, "would have been below", settings.high, row, " without functions"),
+            *_explained(seen, burst, "has been above", settings.high, settings.in_a_row),
+            *_explained(seen, idle, "has been below", settings.low, settings.in_a_row),
+            *_explained(
+                seen, done, "would have been below", settings.high, row, " without functions"
+            ),
         ]
         return (helped | burst) & ~done, reasons
 
@@ -235,7 +237,7 @@ class Offloader:
         relieved: Flags,
         reasons: list[str],
     ) -> list[str]:
-        """Work out shares anew; returns the reasons, none if all stays as it was."""
+        """Compute the shares again. Returns the reasons; none if nothing changes."""
         settings, hosts = self._limits, seen.hosts
         more = np.divide(flow, seen.rate, out=np.zeros(len(flow)), where=seen.rate > 0)
 
@@ -249,13 +251,13 @@ class Offloader:
         ready = self._ready.at(seen.time_ms, settings)
         if ready < relief.workers:
             at_once = by(ready, in_all)
-            # An epoch brings what arrived in the one before it, between two of the observations.
+            # An epoch brings the rows that arrived during the one before it, between two observations.
             part = min(max(self._gaps_ms), _LONGEST_GAP_MS) * float(seen.rate.sum() / flow.sum())
             if part * at_once.level <= settings.start_ms + part * relief.level:
                 relief = at_once
         self._above.restart()
         self._below.restart()
-        # What waits will be worked off: it is for what keeps arriving that hosts may be needed.
+        # The backlog will be cleared: hosts may be needed for the rows that keep arriving.
         self._level = by(settings.at_most, vitals.rate).level
         before, self._relieved = (
             self._relieved,
@@ -268,16 +270,16 @@ class Offloader:
         return [*reasons, _given(relief, settings)]
 
     def _warm(self, seen: Observation) -> int:
-        """Burst workers for some times the stable load; more of them while a burst has use for more."""
+        """Burst workers to keep warm: for a multiple of the stable load, or more while a burst needs more."""
         settings, before = self._limits, self._now.warm
         wanted = kept_warm(self._stable.rate, seen.capacity, self.merge, settings)
         if settings.start_ms > 0:
             wanted = max(wanted, self._wanted)
-        # Rates waver: nothing is started or let go of because of one burst worker more or less.
+        # Rates fluctuate: a difference of one burst worker starts or ends nothing.
         return before if before and abs(wanted - before) <= max(1, before // 10) else wanted
 
     def _follow_burst(self, seen: Observation, spent: float | None, window_ms: float) -> None:
-        """See whether a burst begins, lasts or is over, and what the switch should make of it."""
+        """Track whether a burst begins, lasts or is over, and whether the switch should wait."""
         settings, now, burst = self._limits, self._now, self._burst
         per_core = float(seen.capacity.mean())
         beyond = float(np.maximum(seen.rate - settings.target * seen.capacity, 0.0).sum())
@@ -287,11 +289,11 @@ class Offloader:
         reasons = now.reasons
         if burst.lasts and not lasted and burst.since_ms is not None:
             reasons = (*reasons, _lasts(seen.time_ms - burst.since_ms, burst.dearer))
-        # Between target and high a burst may be on its way; for so long as one is waited for.
+        # A load between target and high may be the start of a burst, for as long as patience lasts.
         tense = bool((seen.load > settings.target).any())
         self._tense_ms = min(self._tense_ms, seen.time_ms) if tense else np.inf
         begins = tense and seen.time_ms - self._tense_ms <= settings.patience_ms
-        # What the window remembers is of the burst for a while after it.
+        # For a while after a burst, the window still contains it.
         just_over = seen.time_ms - burst.ended_ms <= 2 * window_ms
         enough = not self._relieved or self._level <= settings.high
         needed = now.carries or begins or just_over
@@ -300,7 +302,7 @@ class Offloader:
 
 
 def _kept(vitals: Vitals, now: Offloading) -> Floats:
-    """Per host: records a second that it gets while burst workers carry the rest."""
+    """Records per second that each host gets while burst workers take the rest."""
     kept = np.bincount(vitals.owner, vitals.rate * now.kept, len(vitals.hosts))
     return kept.astype(np.float64)
 
@@ -309,42 +311,42 @@ def _flags(hosts: tuple[HostId, ...], some: frozenset[HostId]) -> Flags:
     return np.array([host in some for host in hosts], dtype=np.bool_)
 
 
-# -- the sentences by which it explains itself
+# -- explanations for the journal
 
 
-def _told(
+def _explained(
     seen: Observation, which: Flags, what: str, load: float, row: int, how: str = ""
 ) -> list[str]:
-    """Hosts whose load was above or below a limit for some observations in a row."""
+    """One sentence for each host whose load was above or below a limit for `row` observations in a row."""
     some = np.flatnonzero(which)
     some = some[np.argsort(-seen.load[some], kind="stable")]
-    told = [
+    reasons = [
         f"{seen.hosts[n]} {what} {_percent(load)} for {row} observations{how} (arrivals "
         f"{seen.rate[n]:,.0f}/s, capacity {seen.capacity[n]:,.0f}/s, load {_percent(seen.load[n])})"
-        for n in some[:_MOST_TOLD].tolist()
+        for n in some[:_MOST_NAMED].tolist()
     ]
-    if len(some) > _MOST_TOLD:
-        told.append(f"the same of {len(some) - _MOST_TOLD:,} more")
-    return told
+    if len(some) > _MOST_NAMED:
+        reasons.append(f"and {len(some) - _MOST_NAMED:,} more hosts likewise")
+    return reasons
 
 
 def _given(relief: Relief, settings: OffloadSettings) -> str:
-    """What burst workers shall take now."""
+    """A sentence about the shares of burst workers."""
     if relief.workers == 0:
-        return "nothing goes to functions"
+        return "functions get no rows"
     some = relief.shares[relief.shares > 0]
     least, most = _percent(some.min()), _percent(some.max())
     part = most if least == most else f"{least} to {most}"
     slots = "1 slot" if len(some) == 1 else f"{len(some):,} slots"
-    told = f"{part} of the rows of {slots} go to functions, {relief.workers:,} at a time"
+    text = f"{part} of the rows of {slots} go to functions, {relief.workers:,} at a time"
     if relief.level > settings.target + _ROUNDING:
-        told += f": all that can be done, it leaves a host at {_percent(relief.level)}"
-    return told
+        text += f"; there are no more functions, so a host stays at {_percent(relief.level)} load"
+    return text
 
 
 def _lasts(waited_ms: float, dearer: bool) -> str:
-    """Why it is time for hosts."""
-    why = "functions have cost more than hosts would have" if dearer else "patience is at its end"
+    """A sentence about why hosts are added."""
+    why = "functions have cost more than hosts would have" if dearer else "that is long enough"
     return f"the burst has lasted for {waited_ms / 1000:,.0f} s and {why}: time for hosts"
 
 

@@ -1,4 +1,4 @@
-"""How much hosts can take in time, of the next epoch or in a second: what couriers react to by themselves."""
+"""Limits of rows that hosts can process in time, by which couriers react to a burst on their own."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from penstock.control.treat.offloading import OffloadSettings
 from penstock.plan.reflex import Reflex
 
 _DECAY = 1 / 4
-"""The weight of the epoch that was seen last."""
+"""Weight of the newest epoch in averages."""
 _UNSEEN = 0.2
-"""The part of the limits that is for all partitions alike, whatever they brought so far."""
+"""Fraction of the limits that is split evenly among partitions, whatever rows they had so far."""
 _AGAIN = 64
-"""Epochs until it is seen again whether couriers still combine."""
+"""Epochs until couriers report again whether they still combine."""
 _AIM = 0.5
-"""Part of the bound of a live flow within which hosts should be through with a row."""
+"""Fraction of a live flow's latency bound within which hosts should have processed a row."""
 _NEVER = Reflex(limit=1e15, room=1e15, each=1.0, merge=0.0, workers=1)
-"""Couriers tell what comes by, and do nothing about it."""
+"""A reflex that never offloads: couriers only report the rows that they route."""
 
 
 class Reflexes:
-    """Works out the reflex of one step. Pure; used by one thread at a time.
+    """Computes the reflex of one step. Pure; used by one thread at a time.
 
-    An epoch takes what came during the one before it. At a load `l` of its hosts a flow whose epochs
-    cost `c` apart from hosts' work has epochs of `c / (1 - l)`, of which hosts work for `l`; where a
-    trigger makes epochs longer than that, for `l` of the trigger. What would keep them busy for
-    longer than at the highest load that is as it should be is too much; then they are left with what
-    keeps them busy as at the target.
+    An epoch takes the rows that arrived during the one before it. Let `c` be the cost of an epoch apart from
+    hosts' work, and `l` the load of hosts. Then epochs take `c / (1 - l)`, of which hosts work the fraction
+    `l`; if a trigger makes epochs longer, they work the fraction `l` of the trigger. Rows exceed the limit if
+    they would keep hosts busy for longer than at the highest acceptable load. Then hosts keep only the rows
+    that they process at the target load.
 
     >>> from penstock.model import StepId
     >>> vitals = Vitals.even(StepId("sum"), [700.0] * 2, 2, service_rate=1e3, epoch_cost_ms=200.0)
     >>> reflexes = Reflexes()
     >>> reflexes.note((420, 420), 840.0, combined=False)
-    >>> found = reflexes.reflex(vitals, OffloadSettings(at_most=9), part=1.0, merge=0.1)
-    >>> round(found.limit), round(found.room), round(found.each), found.parts
+    >>> reflex = reflexes.reflex(vitals, OffloadSettings(at_most=9), part=1.0, merge=0.1)
+    >>> round(reflex.limit), round(reflex.room), round(reflex.each), reflex.parts
     (1600, 933, 467, (0.5, 0.5))
     """
 
@@ -47,13 +47,14 @@ class Reflexes:
         self._records = 0.0
         self._combined = False
         self._epochs = 0
-        """Epochs since it was seen whether couriers combine."""
+        """Epochs since couriers last reported whether they combine."""
 
     def note(self, by_partition: Sequence[int], records: float, combined: bool) -> None:
-        """An epoch is done that brought these rows where they would leave for burst workers.
+        """Add a finished epoch, with the rows of each partition at the point where rows leave for burst
+        workers.
 
-        Hosts got `records` for them, or would have got; `combined` says whether couriers made fewer
-        records of rows.
+        Hosts got `records` for these rows, or would have got them. `combined` says whether couriers combined
+        rows into fewer records.
         """
         rows = np.asarray(by_partition, np.float64)
         if not rows.any():
@@ -66,15 +67,15 @@ class Reflexes:
         self._records += _DECAY * (records - self._records)
 
     def share_of(self, reflex: Reflex, records: float) -> float:
-        """The part of an epoch's records that couriers have handed to burst workers by reflex."""
+        """Fraction of an epoch's records that couriers have sent to burst workers by reflex."""
         total = float(self._rows.sum())
         return reflex.share(records * total / self._records) if self._records > 0 else 0.0
 
     def live_reflex(
         self, vitals: Vitals, settings: OffloadSettings, latency_ms: float, merge: float
     ) -> Reflex | None:
-        """For a live flow, in rows per second; None while nothing is known. Hosts should be through with
-        a row in `_AIM` of its bound `latency_ms`.
+        """The reflex of a live flow, in rows per second; None while rates are unknown. Hosts should process a
+        row within `_AIM` of the bound `latency_ms`.
 
         >>> from penstock.model import StepId
         >>> vitals = Vitals.even(StepId("sum"), [700.0] * 2, 2, service_rate=1e3)
@@ -100,8 +101,8 @@ class Reflexes:
     def reflex(
         self, vitals: Vitals, settings: OffloadSettings, part: float, merge: float
     ) -> Reflex | None:
-        """For the next epoch; None while nothing is known. `part` is the step's of an epoch's time,
-        `merge` what a record that goes to burst workers costs its host all the same."""
+        """The reflex for the next epoch; None while rates are unknown. `part` is the step's fraction of an
+        epoch's time. `merge` is the cost, in records, that an offloaded record still has for its host."""
         rates = None if vitals.epoch_cost_ms <= 0 else self._rates(vitals, merge)
         if not isinstance(rates, tuple):
             return rates
@@ -117,26 +118,25 @@ class Reflexes:
         )
 
     def _rates(self, vitals: Vitals, merge: float) -> tuple[float, float] | Reflex | None:
-        """Rows per millisecond that all hosts take, and that one of them does; or the reflex of couriers
-        as long as that is not known."""
+        """Rows per millisecond of all hosts, and of one host; or the reflex to use while they are unknown."""
         served = service_rates(vitals)
         if served is None or not vitals.valid:
             return None
         total, each_host = float(self._rows.sum()), vitals.host_rate
         if self._combined:
-            # A burst of rows need not be one of records: nobody can tell before they are combined.
+            # A burst of rows need not be a burst of records: that is only known after they are combined.
             self._epochs = (self._epochs + 1) % _AGAIN
             return _NEVER if self._epochs == 0 else None
         if self._records <= 0 or float(each_host.sum()) <= 0 or merge >= 1:
             return _NEVER
         busy = each_host > 0
-        # when the first host cannot take more, the step cannot
+        # the step is at its limit when its first host is
         per_s = float((served[busy] * each_host.sum() / each_host[busy]).min())
         rows_each = total / self._records / 1000.0
         return per_s * rows_each, float(served.mean()) * rows_each
 
     def _work_ms(self, load: float, cost_ms: float) -> float:
-        """How long hosts work in an epoch at this load."""
+        """Milliseconds that hosts work in an epoch at this load."""
         return load * max(self._trigger_ms, cost_ms / (1.0 - load))
 
     def _parts(self, total: float) -> tuple[float, ...]:
@@ -146,5 +146,5 @@ class Reflexes:
 
 
 def _about(number: float) -> float:
-    """A number to two digits: couriers are told of it again only when it is another."""
+    """A number rounded to two digits, so that couriers are updated only when it really changes."""
     return float(f"{number:.2g}")

@@ -1,7 +1,8 @@
-"""How much goes to burst workers, and to how many: equations 1 to 3 of Sponge, and shares of slots.
+"""Computes how many rows go to burst workers, and to how many: equations 1 to 3 of Sponge, and shares of
+slots.
 
-Burst workers take what hosts cannot, so that each host is left at a level of load. Rows that burst workers
-take come back as partial states, which cost the host something too: `merge` records for a row.
+Burst workers take the rows that hosts cannot, so that each host is left at a certain load. Their rows come
+back as partial states, which cost the host something too: as much as `merge` records per row.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from penstock.control.examine.vitals import Floats, Ints
 from penstock.control.treat.offloading import OffloadSettings
 
 _FEW, _MOST = 0.1, 0.5
-"""The load of a host is skewed if this part of its slots, the heaviest, brings more than that part of it."""
+"""A host's load is skewed if its heaviest slots, a fraction `_FEW` of all, bring more than `_MOST` of it."""
 _HALVINGS = 50
 _NEARLY = 1e-9
-"""Distance from a whole number that is taken for an error of arithmetic."""
+"""Distance from a whole number that counts as a rounding error."""
 
 
 def recovery_rate(rate: Floats, backlog: Floats, deadline_ms: float) -> Floats:
-    """Equation 1: the throughput that works off a backlog within the deadline, beside what arrives.
+    """Equation 1: records per second needed to keep up and to clear the backlog within the deadline.
 
     >>> recovery_rate(np.array([300.0]), np.array([500.0]), 10_000.0).tolist()
     [350.0]
@@ -33,7 +34,7 @@ def recovery_rate(rate: Floats, backlog: Floats, deadline_ms: float) -> Floats:
 
 
 def workers_needed(rate: float, per_core: float, speed: float, target: float = 0.7) -> int:
-    """Equation 3: burst workers that take so many records a second and are busy to the target.
+    """Equation 3: burst workers needed for `rate` records per second at the target load.
 
     >>> workers_needed(2_100.0, per_core=1_000.0, speed=1.0), workers_needed(2_100.0, 1_000.0, 0.5)
     (3, 6)
@@ -43,12 +44,12 @@ def workers_needed(rate: float, per_core: float, speed: float, target: float = 0
 
 @dataclass(frozen=True, eq=False)
 class Relief:
-    """What burst workers shall take, and the load that this leaves hosts, and them, with."""
+    """Shares for burst workers, and the resulting load of hosts and burst workers."""
 
     shares: Floats
     workers: int
     level: float
-    """More than the target where no more can be done."""
+    """Load of hosts and burst workers with these shares; above the target if there are too few workers."""
 
 
 def relieve(
@@ -59,10 +60,11 @@ def relieve(
     merge: float,
     settings: OffloadSettings,
 ) -> Relief:
-    """Shares for the slots of relieved hosts, such that each of these is left at the target.
+    """Compute shares for the slots of relieved hosts, such that each of these hosts is left at the target
+    load.
 
-    If there are too few burst workers for that, hosts and burst workers are left at a higher level, the
-    same for both: so neither waits for the other.
+    If there are too few burst workers for that, hosts and burst workers are left at a higher level, the same
+    for both, so that neither waits for the other.
 
     >>> both, settings = np.array([True, True]), OffloadSettings(at_most=100)
     >>> rates, owner = np.full(4, 700.0), np.array([0, 0, 1, 1])
@@ -80,7 +82,7 @@ def relieve(
     per_worker = settings.speed * float(capacity[relieved].mean())
 
     def beyond(level: float) -> Floats:
-        """Per host: what must go so that it is left at the level, as far as that can be."""
+        """Records per second that must leave each host to bring it down to the level, as far as possible."""
         amount = np.clip((rate - level * capacity) / (1.0 - merge), 0.0, rate)
         return np.where(relieved, amount, 0.0)
 
@@ -101,10 +103,10 @@ def relieve(
 
 
 def spread(amount: Floats, slot_rate: Floats, owner: Ints, rate: Floats) -> Floats:
-    """Per slot: the share that makes up the amount of its host.
+    """Share of each slot, such that the shares of a host's slots make up its amount.
 
-    All slots of a host give alike; where a few of them bring most of its load, the heaviest give
-    first, all they have, as a histogram of the keys would say: the others are left alone.
+    All slots of a host get the same share. If a few of them bring most of its load, the heaviest slots are
+    offloaded first, up to all of their rows.
 
     >>> one = np.zeros(3, np.int64)
     >>> spread(np.array([3.0]), np.array([4.0, 4.0, 4.0]), one, np.array([12.0])).tolist()
@@ -116,7 +118,7 @@ def spread(amount: Floats, slot_rate: Floats, owner: Ints, rate: Floats) -> Floa
     busy = np.bincount(owner, slot_rate > 0, hosts)
     order = np.lexsort((-slot_rate, owner))
     first = np.searchsorted(owner[order], np.arange(hosts))
-    # Each slot's rank among those of its host, the heaviest first, and what heavier ones bring.
+    # Each slot's rank among its host's slots, heaviest first, and the rate of all heavier ones.
     rank, before = np.empty(len(order), np.int64), np.empty(len(order))
     rank[order] = np.arange(len(order)) - first[owner[order]]
     heavier = np.concatenate(([0.0], np.cumsum(slot_rate[order])))
@@ -131,7 +133,7 @@ def spread(amount: Floats, slot_rate: Floats, owner: Ints, rate: Floats) -> Floa
 
 
 def _least(enough: Callable[[float], bool], low: float, high: float) -> float:
-    """The least level that is enough; `high` is."""
+    """The lowest level that is enough, by bisection; `high` must be enough."""
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (low, middle) if enough(middle) else (middle, high)
@@ -139,7 +141,8 @@ def _least(enough: Callable[[float], bool], low: float, high: float) -> float:
 
 
 def kept_warm(stable: float, capacity: Floats, merge: float, settings: OffloadSettings) -> int:
-    """Burst workers for some times the stable rate, less what the hosts take of it.
+    """Burst workers to keep warm: enough for `warm_for` times the stable rate, minus the part that hosts
+    take.
 
     >>> kept_warm(1_400.0, np.array([1_000.0, 1_000.0]), 0.0, OffloadSettings(warm_for=5.0))
     8
@@ -155,12 +158,12 @@ def kept_warm(stable: float, capacity: Floats, merge: float, settings: OffloadSe
 def apportioned(
     workers: int, rows: Floats, together: int | None = None, at_most: int | None = None
 ) -> tuple[int, ...]:
-    """How many of the burst workers each courier may keep busy: so that all have as much to do.
+    """Number of burst workers that each courier may keep busy, such that all have equal work.
 
-    `rows` tells what each courier had for them of late. Where only so many couriers are at work
-    `together`, one has more than its part of all burst workers, since others wait for their turn
-    meanwhile. Each gets one at least; but where there are `at_most` fewer than couriers at work, those
-    with the most rows get one, and the others must do without, since they would be refused.
+    `rows` holds the recent rows of each courier for burst workers. If only `together` couriers run at the
+    same time, each may use more than its part, since the others wait for their turn. Each courier gets at
+    least one. But if `at_most` is lower than the number of couriers at work, only those with the most rows
+    get one; the others would be refused.
 
     >>> apportioned(10, np.array([300.0, 100.0, 100.0, 0.0]))
     (6, 2, 2, 1)
@@ -186,7 +189,7 @@ def apportioned(
 
 
 def _scarce(rows: Floats, at_work: int, workers: int) -> tuple[int, ...]:
-    """One for some couriers, such that no more ask at a time than there are burst workers."""
+    """One burst worker for some couriers, such that no more ask at the same time than there are."""
     count = len(rows)
     some = workers if at_work == count else math.floor(count * workers / at_work)
     chosen = np.zeros(count, np.int64)

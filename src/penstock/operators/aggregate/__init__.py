@@ -1,9 +1,9 @@
 """Aggregates per key.
 
-aggregates.py      what users write: `count`, `sum`, `last` and so on
+aggregates.py      the public functions: `count`, `sum`, `last` and so on
 plan.py            the plan of the step; compiled.py: an aggregate checked against its input
-accumulators.py    pieces of state that aggregates are made of; object_accumulators.py for values that
-                   compiled code cannot hold, signed_accumulators.py for rows that are taken back
+accumulators.py    the state of aggregates; object_accumulators.py: for values that compiled code
+                   cannot hold; signed_accumulators.py: for rows that are taken back
 distinct_sets.py   exact counts of distinct values; sketch.py: approximate ones
 combiner.py        the courier's side: rows of one key are combined before they are sent
 state.py, step.py  the host's side

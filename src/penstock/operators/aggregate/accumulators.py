@@ -1,9 +1,9 @@
-"""Accumulators: the pieces of state that aggregates are made of.
+"""Accumulators: the state of aggregates.
 
-An aggregate is computed from one or two of them, and two aggregates may share one (a sum and an
-average of the same column). Each owns some columns of state. It folds rows into them (`update`) and
-states that couriers or burst workers have combined (`merge`); a combined state travels as Arrow columns
-in which null stands for "nothing seen", so that merging is like updating.
+An aggregate is computed from one or two accumulators. Two aggregates may share one, such as a sum and an
+average of the same column. Each accumulator owns some state columns. It folds in rows (`update`), and
+partial states that couriers or burst workers have combined (`merge`). A combined state is sent as Arrow
+columns in which null means "no value yet", so that merging works like updating.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ from penstock.state.arrays import (
 from penstock.state.table.columns import Column
 
 State = Callable[[str], Array]
-"""Gives the live values of a state column, by entry."""
+"""Function that maps the name of a state column to its values, indexed by entry."""
 
 
 class Accumulator(ABC):
-    """One piece of state. A frozen value: equal ones are kept once."""
+    """One part of an aggregate's state. A frozen value: equal accumulators share their state."""
 
     column: str | None
-    """The input column that it is of."""
+    """The input column to aggregate; None for a count of rows."""
     where: str | None
-    """The input column that says which rows count."""
+    """The input column of bools that selects the rows; None for all rows."""
     marks_seen: ClassVar[bool] = False
-    """Whether a state column says which entries hold a value; else all do."""
+    """Whether a state column marks the entries that hold a value. If not, all entries do."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """The name of its first state column."""
+        """The name of the first state column."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The input columns that it reads."""
+        """The input columns that the accumulator reads."""
         return with_where((self.column,), self.where)
 
     @property
     @abstractmethod
     def combined(self) -> tuple[Column, ...]:
-        """The columns that a combined state is made of."""
+        """The columns of a combined state."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Its columns of state, in a table or a combiner."""
+        """The state columns, in a table or a combiner."""
         seen = (Column(f"{self.name} seen", pa.bool_()),) if self.marks_seen else ()
         return (*self.combined, *seen)
 
@@ -73,25 +73,25 @@ class Accumulator(ABC):
         """Fold in combined states: row i belongs to entries[i]."""
 
     def seen(self, state: State, entries: Array | slice) -> Array | None:
-        """Which entries hold a value; None: all do."""
+        """Mask (bool) of the entries that hold a value; None if all do."""
         return state(f"{self.name} seen")[entries] if self.marks_seen else None
 
 
 def is_fast(type: pa.DataType) -> bool:
-    """Whether values of this type are folded by compiled code."""
+    """Whether compiled code can fold values of this type."""
     dtype = physical(type)
     return dtype is not None and dtype != np.uint64
 
 
 def carried(type: pa.DataType) -> pa.DataType:
-    """The type of a state column for values of a fast type: int64 or float64 beneath."""
+    """The type of a state column for values of a fast type; its values are stored as int64 or float64."""
     if pa.types.is_temporal(type) and type.bit_width == 64:
         return type
     return pa.float64() if pa.types.is_floating(type) else pa.int64()
 
 
 def numbers(array: pa.Array, dtype: type[np.int64 | np.float64] | None = None) -> Array:
-    """The values of a fixed-width array as int64 or float64; anything where they are null."""
+    """The values of a fixed-width array as int64 or float64; undefined for nulls."""
     values = fixed_values(array)
     if dtype is None:
         dtype = np.float64 if values.dtype.kind == "f" else np.int64
@@ -101,7 +101,7 @@ def numbers(array: pa.Array, dtype: type[np.int64 | np.float64] | None = None) -
 
 
 def named(kind: str, column: str | None, by: str | None = None, where: str | None = None) -> str:
-    """What an aggregate, and its state, is called.
+    """The name of an aggregate and of its state.
 
     >>> named("last", "city", by="at", where="paid"), named("count", None)
     ('last(city by at where paid)', 'count(*)')
@@ -111,7 +111,7 @@ def named(kind: str, column: str | None, by: str | None = None, where: str | Non
 
 
 def true_rows(batch: pa.RecordBatch, where: str | None) -> Array | None:
-    """Where this column of bools is true, null counting as false; None: no column, all rows."""
+    """Mask (bool) of the rows in which column `where` is true; null is false. None if `where` is None."""
     if where is None:
         return None
     return filled_values(one_chunk(batch.column(where)))
@@ -120,7 +120,7 @@ def true_rows(batch: pa.RecordBatch, where: str | None) -> Array | None:
 def chosen(
     batch: pa.RecordBatch, names: tuple[str, ...], where: str | None, entries: Array
 ) -> tuple[Array, list[pa.Array]]:
-    """Entries and columns of these names, of the rows in which `where` is true."""
+    """The entries and the named columns, restricted to rows in which `where` is true."""
     arrays = [one_chunk(batch.column(name)) for name in names]
     mask = true_rows(batch, where)
     if mask is None:
@@ -131,7 +131,7 @@ def chosen(
 
 
 def with_where(names: tuple[str | None, ...], where: str | None) -> tuple[str, ...]:
-    """The columns that are read: these, and that of the condition."""
+    """The column names that are not None, with that of the condition."""
     return tuple(name for name in (*names, where) if name is not None)
 
 
@@ -158,7 +158,7 @@ class Count(Accumulator):
         kernels.add_counts(state(self.name), entries, numbers(combined.column(self.name)))
 
     def _counted(self, batch: pa.RecordBatch) -> Array | None:
-        """The rows that count (bool); None: all."""
+        """Mask (bool) of the rows to count; None for all."""
         column = None if self.column is None else one_chunk(batch.column(self.column))
         return both(None if column is None else valid_mask(column), true_rows(batch, self.where))
 
@@ -182,7 +182,7 @@ class AnySum(Accumulator):
 
 @dataclass(frozen=True)
 class Sum(AnySum):
-    """The sum of a column, as int64, which must hold it, or as float64."""
+    """The sum of a column as int64 or float64. An int64 overflow raises SumOverflowError."""
 
     column: str
     number: Literal["int", "float"]
@@ -215,9 +215,9 @@ class Sum(AnySum):
 
 @dataclass(frozen=True)
 class Pick(Accumulator):
-    """One value of a column: the least, the greatest, the first or the last, in compiled code.
+    """One value of a column: the least, the greatest, the first or the last, picked by compiled code.
 
-    First and last go by the order of processing, or by a second column.
+    First and last are by the order of processing, or by a second column.
     """
 
     kind: Literal["min", "max", "first", "last"]
@@ -271,7 +271,7 @@ class Pick(Accumulator):
 
 
 def _all_valid(arrays: list[pa.Array]) -> Array | None:
-    """True in rows without a null; None when there is no null at all."""
+    """Mask (bool) of the rows without a null; None if there is no null at all."""
     valid = None
     for array in arrays:
         valid = both(valid, valid_mask(array))
@@ -279,7 +279,7 @@ def _all_valid(arrays: list[pa.Array]) -> Array | None:
 
 
 def both(one: Array | None, other: Array | None) -> Array | None:
-    """Where both masks are true; None stands for a mask that is true everywhere."""
+    """The conjunction of two masks; None stands for a mask that is true everywhere."""
     if one is None or other is None:
         return other if one is None else one
     mask: Array = one & other

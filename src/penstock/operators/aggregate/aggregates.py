@@ -1,6 +1,6 @@
-"""Aggregates that a keyed step can keep, as Spark SQL defines them.
+"""The aggregates of keyed steps, defined as in Spark SQL.
 
-Nulls are ignored: a sum, average, minimum or the like of nothing is null, a count of nothing is 0.
+Nulls are ignored. Without any value a count is 0, and all other aggregates are null.
 `where` names a column of bools: rows in which it is false or null are left out.
 
 >>> str(sum("spent")), str(last("city", by="seen_at")), str(count())
@@ -28,12 +28,15 @@ __all__ = [
 
 
 def count(column: str | None = None, where: str | None = None) -> Aggregate:
-    """The number of rows, or of those in which `column` is not null."""
+    """The number of rows, or of rows in which `column` is not null."""
     return Aggregate("count", column, where=where)
 
 
 def sum(column: str, where: str | None = None) -> Aggregate:
-    """The sum: int64 of integers, which must hold it; float64 of floats; decimal(38) of decimals."""
+    """The sum: int64 for integers, float64 for floats, decimal(38) for decimals.
+
+    A sum of integers that exceeds int64 fails the query.
+    """
     return Aggregate("sum", column, where=where)
 
 
@@ -53,26 +56,32 @@ def avg(column: str, where: str | None = None) -> Aggregate:
 
 
 def first(column: str, by: str | None = None, where: str | None = None) -> Aggregate:
-    """The value with the smallest `by`, of equal ones the first seen; without `by`, the first."""
+    """The value of the row with the smallest `by`, or of the first row without `by`.
+
+    Among rows with equal `by`, the first one wins.
+    """
     return Aggregate("first", column, by, where=where)
 
 
 def last(column: str, by: str | None = None, where: str | None = None) -> Aggregate:
-    """The value with the largest `by`, of equal ones the last seen; without `by`, the last."""
+    """The value of the row with the largest `by`, or of the last row without `by`.
+
+    Among rows with equal `by`, the last one wins.
+    """
     return Aggregate("last", column, by, where=where)
 
 
 def count_distinct(column: str, where: str | None = None) -> Aggregate:
-    """How many distinct values there are, exactly: every one is kept.
+    """The exact number of distinct values. The state keeps every value.
 
-    For numbers, bools, dates and times. For other values, or for less state, see `approx_distinct`.
+    Works on numbers, bools, dates and times. For other types, or for less state, use `approx_distinct`.
     """
     return Aggregate("count_distinct", column, where=where)
 
 
 def approx_distinct(column: str, precision: int = 9, where: str | None = None) -> Aggregate:
-    """About how many distinct values there are (HyperLogLog).
+    """The approximate number of distinct values (HyperLogLog).
 
-    Each key takes 2**precision bytes; the error is about 1.04 / sqrt(2**precision): 4.6 % at 9.
+    Each key takes 2**precision bytes. The error is about 1.04 / sqrt(2**precision): 4.6 % at 9.
     """
     return Aggregate("approx_distinct", column, precision=precision, where=where)

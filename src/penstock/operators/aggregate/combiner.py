@@ -1,4 +1,4 @@
-"""The courier's side of aggregates: combine rows of one key before they are sent.
+"""The courier's side of aggregates: rows of one key are combined before they are sent.
 
 >>> from penstock.operators.aggregate.aggregates import AggregatePlan, sum
 >>> schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
@@ -30,30 +30,30 @@ if TYPE_CHECKING:
     from penstock.operators.aggregate.plan import AggregatePlan
 
 _LOOK_FROM, _LOOK_TO = 15_000, 20_000
-"""The rows by which a combiner judges whether it is worth its while."""
+"""Range of row numbers on which a combiner measures whether combining pays."""
 _MOSTLY_NEW = 0.95
-"""Combining is given up when this share of those rows had keys not seen before."""
+"""Share of new keys among those rows from which on combining does not pay."""
 _MOST_BYTES = 1 << 26
-"""About what a combiner may hold of states: a sketch takes hundreds of bytes per key."""
+"""Approximate limit of a combiner's state, in bytes: a sketch takes hundreds of bytes per key."""
 
 
 class Combiner:
-    """Combines the rows of one task. Add batches, then `finish`; after that it is as new.
+    """Combines the rows of one task. Add batches, then `finish`, which leaves it empty for reuse.
 
-    Where nearly every row has a key of its own, combining is wasted work: early on, `combines`
-    turns False. Then forget the combiner and send every batch, the ones added included, as
-    `raw(batch)` gives it. With an `approx_distinct`, whose state is larger than many rows,
-    `combines` is False from the start. Batches must hold no row with a null in its key.
+    If nearly every row has a key of its own, combining is wasted work and `combines` soon turns False.
+    Then discard the combiner and send every batch, also those added before, as `raw(batch)`. With an
+    `approx_distinct`, whose state is larger than many rows, `combines` is False from the start. Rows
+    must not have a null in the key.
 
-    With `always` it never gives up, whatever the keys are like. Give it batches in `pieces`, and
-    `finish` whenever it is `full`. Once it is `settled` it does not give up any more, and no batch
-    that was added is needed.
+    With `always` it never gives up, whatever the keys are. Pass it batches in `pieces`, and call
+    `finish` whenever it is `full`. Once it is `settled` it no longer gives up, and the batches added
+    so far can be dropped.
     """
 
     combines: bool
-    """Whether adding makes sense; look after each `add`."""
+    """Whether combining pays; check it after each `add`."""
     rows: int
-    """Rows added."""
+    """Number of rows added."""
     settled: bool
     """Whether `combines` can no longer turn False."""
 
@@ -68,20 +68,20 @@ class Combiner:
 
     @property
     def groups(self) -> int:
-        """Distinct keys among the rows added."""
+        """Number of distinct keys among the rows added."""
         return self._index.size
 
     @property
     def full(self) -> bool:
-        """Whether it should be finished before more is added."""
+        """Whether `finish` should be called before more rows are added."""
         return self.settled and self.groups >= self._most
 
     def pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The batch in parts that do not overfill it."""
+        """Cut a batch into slices that fit into the combiner's memory limit."""
         return (batch.slice(at, self._most) for at in range(0, batch.num_rows, self._most))
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take in raw rows. May turn `combines` to False, and has then not taken in all of them."""
+        """Add rows. May set `combines` to False; then not all of them were added."""
         for stop in (_LOOK_FROM, _LOOK_TO):
             if self.rows < stop <= self.rows + batch.num_rows:
                 head = stop - self.rows
@@ -92,14 +92,14 @@ class Combiner:
             self._add(batch)
 
     def raw(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows with only the columns that a host needs: input of the kind "rows"."""
+        """Select the columns that a host needs, for input of the kind "rows"."""
         return batch.select(self.plan.raw_names)
 
     def finish(self) -> tuple[Keys, pa.RecordBatch]:
-        """The distinct keys and their combined states: packed, they make input of "partials"."""
+        """Return the distinct keys and their combined states; `pack` makes input of the kind "partials"."""
         if self._worth and not self.combines:
             raise ProtocolError(
-                "a combiner that gave up was asked for its states",
+                "the combiner has given up and has no combined states",
                 hint="send the raw rows of every batch instead",
             )
         keys = self._index.keys(np.arange(self.groups))
@@ -134,7 +134,7 @@ class Combiner:
 
 
 class CombiningSender:
-    """Combines the rows of each key first where that shrinks what is sent, else sends the rows."""
+    """Combines the rows of each key where that reduces the data sent; sends plain rows otherwise."""
 
     def __init__(self, codec: KeyCodec, combiner: Combiner) -> None:
         self._codec, self._combiner = codec, combiner
@@ -150,7 +150,7 @@ class CombiningSender:
         self._combiner.combines = combines
 
     def add(self, input: int, batch: pa.RecordBatch) -> Iterator[Outgoing]:
-        """Give rows at once only when combining them is not worth it, states when they are many."""
+        """Yields rows at once only if combining does not pay, and states when the combiner is full."""
         combiner = self._combiner
         self._unsent.append(batch)
         if combiner.combines:
@@ -164,7 +164,7 @@ class CombiningSender:
             self._unsent.clear()
 
     def finish(self) -> tuple[str, Iterable[Outgoing]]:
-        """The combined states, if no rows were sent."""
+        """End the input. Returns the combined states, if no rows were sent."""
         if not self._combiner.combines:
             return ROWS, ()
         self._unsent.clear()

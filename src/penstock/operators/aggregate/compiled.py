@@ -1,4 +1,4 @@
-"""What an aggregate is, which accumulators it is made of, and how its result is read from them."""
+"""Aggregates, the accumulators that they use, and their results."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ Kind = Literal[
     "count", "sum", "min", "max", "avg", "first", "last", "approx_distinct", "count_distinct"
 ]
 _SIGNED = ("count", "sum", "avg")
-"""The aggregates that can take rows back."""
+"""Aggregates that work on a change stream, where rows are taken back."""
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One aggregate of a step, as a user asked for it. Made by `penstock.sum(...)` and its like."""
+    """One aggregate of a step, as the user wrote it. Made by `penstock.sum(...)` and similar functions."""
 
     kind: Kind
     column: str | None = None
@@ -51,7 +51,7 @@ class Aggregate:
 
 
 class CompiledAggregate(NamedTuple):
-    """An aggregate, checked against the input of its step."""
+    """An aggregate that was checked against the input of its step."""
 
     aggregate: Aggregate
     type: pa.DataType
@@ -79,7 +79,7 @@ class CompiledAggregate(NamedTuple):
 
 
 def compiled(aggregates: Iterable[Aggregate], schema: pa.Schema) -> list[CompiledAggregate]:
-    """The parts of aggregates; equal parts of several are equal values."""
+    """Check aggregates against their input. Accumulators that aggregates can share are equal values."""
     aggregates = list(aggregates)
     signed = CHANGE in schema.names
     for aggregate in aggregates:
@@ -94,23 +94,23 @@ def _check(aggregate: Aggregate, schema: pa.Schema, signed: bool) -> None:
         if not pa.types.is_boolean(type):
             raise FlowError(
                 f"{aggregate} needs a column of bools, but {aggregate.where!r} is of type {type}",
-                hint="compute the condition as a column before this step, and name that",
+                hint="compute the condition as a column before this step, and use that as `where`",
             )
     if aggregate.column is None and aggregate.kind != "count":
         raise FlowError(
-            f"{aggregate.kind} of which column?", hint=f'name it: ps.{aggregate.kind}("amount")'
+            f"{aggregate.kind} needs a column", hint=f'name it: ps.{aggregate.kind}("amount")'
         )
     if signed and aggregate.kind not in _SIGNED:
         raise FlowError(
-            f"{aggregate} cannot take rows back, and the input is a stream of changes ({CHANGE})",
-            hint=f"only {', '.join(_SIGNED)} can; or let the step before this emit on close",
+            f"{aggregate} cannot take rows back, but its input is a change stream (column {CHANGE})",
+            hint=f"use {', '.join(_SIGNED)}, or emit on close in the step before",
         )
 
 
 def _sets(
     aggregates: list[Aggregate], schema: pa.Schema
 ) -> dict[tuple[str, str | None], DistinctSet]:
-    """The set that each exact count of distinct values is read from, by column and condition."""
+    """The set of values behind each exact distinct count, by column and condition."""
     wheres: dict[str, list[str | None]] = {}
     for aggregate in aggregates:
         if aggregate.kind == "count_distinct" and aggregate.column is not None:
@@ -122,7 +122,7 @@ def _sets(
         type = one_field(schema, column, f"count_distinct({column})").type
         if physical(type) is None:
             raise FlowError(
-                f"count_distinct({column}) cannot keep values of type {type}",
+                f"count_distinct({column}) does not support values of type {type}",
                 hint="use approx_distinct, or key_by the column, then distinct() and count()",
             )
         for start in range(0, len(conditions), MOST_CONDITIONS):
@@ -138,7 +138,7 @@ def _compiled(
     sets: dict[tuple[str, str | None], DistinctSet],
     signed: bool,
 ) -> tuple[pa.DataType, tuple[Accumulator, ...]]:
-    """The type of the result, and the accumulators that it is computed from."""
+    """The type of the result, and the accumulators behind it."""
     kind, name, where = aggregate.kind, aggregate.column, aggregate.where
     if kind == "count":
         if name is not None:
@@ -197,7 +197,7 @@ def _sketch(aggregate: Aggregate, name: str, type: pa.DataType) -> DistinctSketc
     if not 4 <= aggregate.precision <= 16:
         raise FlowError(
             f"approx_distinct({name}) has precision {aggregate.precision}",
-            hint="choose 4 to 16; each key takes 2**precision bytes, 9 errs by about 4.6 %",
+            hint="use 4 to 16; each key takes 2**precision bytes, and 9 has an error of about 4.6 %",
         )
     try:
         KeyCodec(pa.schema([(name, type)]))

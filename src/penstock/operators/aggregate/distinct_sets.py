@@ -1,12 +1,12 @@
 """Exact counts of distinct values: the state of `count_distinct`.
 
-One set serves all `count_distinct` of a column, whatever their conditions (`where`): each value is
-kept with the conditions that have held in some row with it, as bits. In a combiner, and wherever else
-state lives only for a while, an index of values is all there is (`PassingSets`).
+All `count_distinct` of a column share one set, whatever their conditions (`where`). Each value has one
+bit per condition, set if the condition was true in some row with that value. In a combiner, and wherever
+else state is temporary, a set is only an index of values (`PassingSets`).
 
-In a table a set is a bag (`ValueSets`): the bag is the state, and the index beside it says quickly what
-is new. The index forgets nothing on a rollback, but knows for each entry the cell of the bag that it has
-seen: where the table holds another one, the entry's values are put in anew, under another number.
+In a table a set is a bag (`ValueSets`). The bag is the state; the index beside it finds new values
+quickly. A rollback does not touch the index. Instead it remembers the bag cell of each entry that it has
+indexed. If the table holds another cell, the entry's values are indexed again, under a new set number.
 """
 
 from __future__ import annotations
@@ -35,16 +35,18 @@ MEMBERS = pa.schema(
         pa.field("where", pa.uint8(), nullable=False),
     ]
 )
-"""A value, and bits for the conditions that have held with it."""
+"""Schema of a set's members: a value, and one bit for each condition that was true with it."""
 LISTS = pa.list_(pa.struct(list(MEMBERS)))
-"""Sets as a column."""
+"""Type of a column of sets."""
 
 _LOAD = 0.6
+"""Share of used positions above which the index grows."""
 _LEAST = 1024
+"""Half the initial number of positions of the index."""
 
 
 class ValueIndex:
-    """Values (int64) with bits (uint8) of sets, which are numbered from 1 on (int32).
+    """An index of the values (int64) of many sets, with bits (uint8). Sets have numbers from 1 (int32).
 
     >>> index = ValueIndex()
     >>> rows, bits = index.put(np.array([1, 1, 2], np.int32), np.array([7, 7, 7]),
@@ -54,16 +56,16 @@ class ValueIndex:
     """
 
     used: int
-    """How many values there are in all sets."""
+    """Number of values in all sets."""
 
     def __init__(self) -> None:
         self.used = 0
         self._make_room(2 * _LEAST)
 
     def put(self, numbers: Array, values: Array, bits: Array) -> tuple[Array, Array]:
-        """Put each value into the set of its number.
+        """Put values[i] into the set numbers[i].
 
-        Returns the rows that brought something new, and which bits those are.
+        Returns the rows with a new value or new bits, and their new bits.
         """
         rows, news = np.empty(len(numbers), np.int64), np.empty(len(numbers), np.uint8)
         row = count = 0
@@ -80,14 +82,14 @@ class ValueIndex:
             kernels.rehash(*before, self._sets, self._values, self._bits)
 
     def members(self) -> tuple[Array, Array, Array]:
-        """Everything: numbers of sets, ascending, values and bits."""
+        """All members: set numbers (ascending), values and bits."""
         there = np.flatnonzero(self._sets)
         there = there[np.argsort(self._sets[there], kind="stable")]
         return self._sets[there], self._values[there], self._bits[there]
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """Memory of the index, in bytes."""
         return self._sets.nbytes + self._values.nbytes + self._bits.nbytes
 
     def _make_room(self, places: int) -> None:
@@ -96,10 +98,9 @@ class ValueIndex:
 
 
 class PassingSets:
-    """Sets of groups that exist only while rows are combined.
+    """The sets of temporary groups, while rows are combined.
 
-    Stands where the array of a state column does, and can be made longer as those are: by putting
-    the old one into a new one.
+    It takes the place of a state column's array. It grows as those do: by copying it into a longer one.
     """
 
     def __init__(self, room: int) -> None:
@@ -117,12 +118,12 @@ class PassingSets:
         self._index = other._index
 
     def add(self, groups: Array, values: Array, bits: Array) -> tuple[Array, Array]:
-        """Put values into the sets of groups; see `ValueSets.add`."""
+        """Add values to the sets of groups; see `ValueSets.add`."""
         rows, news = self._index.put((groups + 1).astype(np.int32), values, bits)
         return groups[rows], news
 
     def lists(self) -> pa.Array:
-        """All sets, as a column."""
+        """All sets, as an Arrow column."""
         numbers, values, bits = self._index.members()
         offsets = np.zeros(self._size + 1, np.int32)
         np.cumsum(np.bincount(numbers - 1, minlength=self._size), out=offsets[1:])
@@ -133,22 +134,22 @@ class PassingSets:
 
 
 _SPARE = 1 << 16
-"""Values of sets that are gone which are never worth cleaning up."""
+"""Number of unused values in the index that is not worth a clean-up."""
 
 
 class ValueSets(Bags):
-    """The sets of one aggregate, by entry."""
+    """The sets of one aggregate in a table: one per entry."""
 
     def __init__(self, name: str) -> None:
-        # names of bags have no dots
+        # names of bags must not have dots
         super().__init__(name.replace("%", "%25").replace(".", "%2e"), MEMBERS)
         self._counts = Looks()
         self._drop()
 
     def add(self, entries: Array, values: Array, bits: Array) -> tuple[Array, Array]:
-        """Put values into the sets of entries, which are touched already.
+        """Add values to the sets of entries, which must be touched already.
 
-        Returns the entries of those that brought something new, and the bits that were new.
+        Returns the entries of new values or values with new bits, and those bits.
         """
         if not len(entries):
             return entries, bits
@@ -161,7 +162,7 @@ class ValueSets(Bags):
             raise
 
     def tidy(self) -> None:
-        """Forget what no entry holds, if it prevails, also in the index."""
+        """Drop rows that no entry holds, if they are the majority; the same for the index."""
         super().tidy()
         used = self._index.used
         if used <= _SPARE or not self._counts.worth(used, self._bound.cuts):
@@ -171,7 +172,7 @@ class ValueSets(Bags):
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, slack and index included."""
+        """Bytes held, with spare room and the index."""
         known = self._known.nbytes + self._numbers.nbytes
         return super().nbytes + self._index.nbytes + known
 
@@ -194,7 +195,7 @@ class ValueSets(Bags):
         self._seen = -1
 
     def _follow(self) -> None:
-        """Keep up with the table: it has more entries, or numbers them and their rows anew."""
+        """Follow changes of the table: new entries, or new numbers of entries and rows."""
         seen = self.renumberings + self._bound.renumberings
         if seen != self._seen or self._next > np.iinfo(np.int32).max // 2:
             self._drop()
@@ -214,12 +215,12 @@ class ValueSets(Bags):
 
 
 MOST_CONDITIONS = 8
-"""Conditions that one set can tell apart: the bits beside a value."""
+"""Highest number of conditions per set: the number of bits of a value."""
 
 
 @dataclass(frozen=True)
 class SetColumn(Column):
-    """Sets of groups that exist only for a while; a table has `ValueSets` in its place."""
+    """A column of sets of temporary groups; a table has `ValueSets` in its place."""
 
     type: pa.DataType = LISTS
 
@@ -232,21 +233,21 @@ class SetColumn(Column):
 
 @dataclass(frozen=True)
 class DistinctSet(Accumulator):
-    """The distinct values of a column, and how many there are under each condition."""
+    """The distinct values of a column, and their number under each condition."""
 
     column: str
     type: pa.DataType
     wheres: tuple[str | None, ...]
-    """Conditions; None: any row counts."""
+    """Conditions that share this set; None stands for all rows."""
     part: int = 0
-    """A column with very many conditions has several sets."""
+    """Number of this set: a column with more than 8 conditions has several."""
 
     @property
     def name(self) -> str:
         return f"distinct({self.column})" + (f" {self.part}" if self.part else "")
 
     def count_name(self, where: str | None) -> str:
-        """The column with the number of values under a condition."""
+        """Name of the column with the number of values under a condition."""
         return named("count_distinct", self.column, where=where)
 
     @property
@@ -290,7 +291,7 @@ class DistinctSet(Accumulator):
 
 
 def member_codes(array: pa.Array) -> Array:
-    """Values of at most 8 bytes as int64, equal where they are: zeros and NaNs of any sign."""
+    """Values of at most 8 bytes as int64. Equal values get equal codes; so do both zeros, and all NaNs."""
     values = fixed_values(array)
     if values.dtype.kind == "f":
         numbers = values.astype(np.float64) + 0.0
@@ -300,7 +301,7 @@ def member_codes(array: pa.Array) -> Array:
 
 
 def _members(lists: pa.Array) -> tuple[Array, Array, Array]:
-    """How many members each list has, and the values and bits of all of them."""
+    """The number of members of each list, and the values and bits of all members."""
     offsets = fixed_values(lists.offsets).astype(np.int64)
     counts = np.diff(offsets)
     low, high = int(offsets[0]), int(offsets[-1])

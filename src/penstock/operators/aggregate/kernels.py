@@ -1,11 +1,11 @@
-"""Compiled loops of the aggregates: fold the values of rows into the entries they belong to.
+"""Compiled loops of the aggregates, which fold the values of rows into their entries.
 
-Each takes the live columns of a table (or of a combiner), the entry of each row, and the rows'
-values as int64 or float64, nulls taken out. `seen` says which entries hold a value at all. NaN is
-the largest float, as in Spark. Kernels compile when they are first called, for the types at hand.
+Arguments are the state columns of a table or a combiner, the entry of each row, and the rows' values as
+int64 or float64, without nulls. `seen` marks the entries that hold a value. NaN is the largest float, as
+in Spark. A kernel is compiled when it is first called, for the types of its arguments.
 
-The last ones are of exact sets: an index of (set, value) with the conditions that hold for it, by open
-addressing; `sets` (int32, 0 = free), `values` (int64) and `bits` (uint8) are by place.
+The last kernels are for exact sets: a hash index (open addressing) of (set, value) with a bit for each
+condition. `sets` (int32, 0 = free), `values` (int64) and `bits` (uint8) are indexed by hash position.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def add(sums, seen, entries, values):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def add_exactly(sums, seen, entries, values):  # type: ignore[no-untyped-def]
-    """Add integers. Returns whether all sums fit into int64: one does not if both that were added have
-    another sign than it."""
+    """Add integers. Returns whether all sums fit into int64. A sum has overflowed if its sign differs from
+    the signs of both operands."""
     wrong = np.int64(0)
     for i in range(len(entries)):
         entry = np.uint64(entries[i])
@@ -68,8 +68,8 @@ def put_last(held, seen, entries, values):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def put_by(held, by, seen, entries, values, ranks, latest):  # type: ignore[no-untyped-def]
-    """The smallest rank wins, among equal ones the one seen first; if `latest`, the largest, and the
-    one seen last. A least or greatest value is its own rank."""
+    """Keep the value with the smallest rank, and the first one among equal ranks. If `latest`, keep the
+    largest rank, and the last one. For a minimum or maximum, pass the values as ranks."""
     for i in range(len(entries)):
         entry, rank = np.uint64(entries[i]), ranks[i]
         if latest:
@@ -84,7 +84,7 @@ def put_by(held, by, seen, entries, values, ranks, latest):  # type: ignore[no-u
 
 @njit(cache=True, nogil=True)
 def best_rows(groups, ranks, count, latest):  # type: ignore[no-untyped-def]
-    """The winning row of each group: the first of the smallest rank, or the last of the largest."""
+    """The winning row of each group: the first with the smallest rank, or the last with the largest."""
     best = np.full(count, -1, np.int64)
     for i in range(len(groups)):
         held = best[groups[i]]
@@ -95,7 +95,7 @@ def best_rows(groups, ranks, count, latest):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def raise_registers(registers, entries, hashes, precision):  # type: ignore[no-untyped-def]
-    """HyperLogLog: the low bits of a hash choose a register, the zeros after them its value."""
+    """Update HyperLogLog registers: a hash's low bits choose a register, the zeros after them its value."""
     buckets = np.uint64((1 << precision) - 1)
     for i in range(len(entries)):
         bits = hashes[i] >> np.uint64(precision)
@@ -118,7 +118,8 @@ def merge_registers(registers, entries, others):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def estimate(registers, entries, precision):  # type: ignore[no-untyped-def]
-    """Ertl's estimator (arXiv 1702.01284, algorithm 6): no bias at any size, no tables."""
+    """Estimate the distinct counts of entries with Ertl's method (arXiv 1702.01284, algorithm 6). It has no
+    bias at any size and needs no tables."""
     size, most = 1 << precision, 64 - precision
     out = np.empty(len(entries), np.float64)
     counts = np.empty(most + 2, np.int64)
@@ -167,10 +168,10 @@ def _place(number, value, mask):  # type: ignore[no-untyped-def]
 def put(  # type: ignore[no-untyped-def]
     numbers, new_values, new_bits, start, sets, values, bits, used, limit, added, news
 ):
-    """Put in pairs from `start` on, until `limit` places are used.
+    """Insert (set, value) pairs from row `start` on, until `limit` positions are used.
 
-    `added` and `news` take the rows of pairs that brought something new, and which bits those are.
-    Returns the row it stopped at, the places used and how many were added.
+    The rows of pairs with new bits are written to `added`, and the new bits to `news`. Returns the row at
+    which it stopped, the number of used positions, and the number of rows written.
     """
     mask = np.uint64(len(sets) - 1)
     count = 0
@@ -211,8 +212,8 @@ def rehash(sets, values, bits, new_sets, new_values, new_bits):  # type: ignore[
 
 @njit(cache=True, nogil=True)
 def stale(entries, cells, known, numbers, first, out):  # type: ignore[no-untyped-def]
-    """The entries whose cell is not the one that the index knows; they get new set numbers, from
-    `first` on. Returns how many."""
+    """Write to `out` the entries whose cell is not the one in the index, and give them new set numbers from
+    `first` on. Returns their number."""
     count = 0
     for i in range(len(entries)):
         entry = entries[i]
@@ -228,7 +229,7 @@ def stale(entries, cells, known, numbers, first, out):  # type: ignore[no-untype
 
 @njit(cache=True, nogil=True)
 def learn(entries, cells, known):  # type: ignore[no-untyped-def]
-    """The index knows these entries as they are now."""
+    """Note in the index the current cells of these entries."""
     for i in range(len(entries)):
         known[entries[i], 0] = cells[entries[i], 0]
         known[entries[i], 1] = cells[entries[i], 1]

@@ -1,4 +1,4 @@
-"""Accumulators for values that compiled code cannot hold: text, decimals, lists and the like.
+"""Accumulators for values that compiled code cannot hold, such as text, decimals and lists.
 
 A batch is first reduced to one winner (or one sum) per key by Arrow and numpy; only the winners
 become Python values.
@@ -50,7 +50,7 @@ class DecimalSum(AnySum):
 
 @dataclass(frozen=True)
 class ObjectPick(Pick):
-    """As `Pick`, of a column of any type."""
+    """A `Pick` for columns of any type, by Python objects."""
 
     def _held_as(self, type: pa.DataType) -> pa.DataType:
         return type
@@ -80,7 +80,7 @@ class ObjectPick(Pick):
         return None
 
     def _wins(self, state: State, entries: Array, order: list[Any] | None) -> Array:
-        """Where the new value takes the place of what an entry holds."""
+        """Mask (bool) of the entries whose value is replaced by the new one."""
         seen = state(f"{self.name} seen")[entries]
         if order is None:
             return seen | True if self.kind == "last" else ~seen
@@ -106,7 +106,7 @@ def _column(values: list[Any], dtype: np.dtype[Any]) -> Array:
 def _ranks(array: pa.Array | None, rows: int) -> Array:
     if array is None:
         return np.zeros(rows, np.int64)
-    # Imported here: it takes 10 MB that most hosts can do without.
+    # Imported here: it takes 10 MB of memory, and most hosts do not need it.
     import pyarrow.compute as pc
 
     ranks = pc.rank(array, sort_keys="ascending", tiebreaker="dense")
@@ -114,7 +114,7 @@ def _ranks(array: pa.Array | None, rows: int) -> Array:
 
 
 def _loose(array: pa.Array) -> list[Any]:
-    """Values as a state column of their type takes them."""
+    """Python values that can be assigned to a state column of their type."""
     if physical(array.type) is None:
         values: list[Any] = array.to_pylist()
         return values

@@ -1,4 +1,4 @@
-"""The plan of a step that keeps aggregates: its state and its output."""
+"""The plan of an aggregate step: its state and its output."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ __all__ = ["Aggregate", "AggregatePlan"]
 class AggregatePlan(StepPlan):
     """The aggregates of one step, checked against its input.
 
-    If the input has a column `_change`, rows may be taken back. With `emit="changes"` the output has
-    one too, at the end.
+    If the input has a column `_change`, rows may be taken back. With `emit="changes"` the output has such
+    a column too, as its last.
 
     >>> plan = AggregatePlan(
     ...     pa.schema([("user", pa.string()), ("spent", pa.int32())]),
@@ -49,15 +49,15 @@ class AggregatePlan(StepPlan):
 
     merges = True
     columns: list[Column]
-    """The state per key, as it is in a combiner; for a table see `AggregateState`."""
+    """State columns in a combiner; for those in a table see `AggregateState`."""
     partial_schema: pa.Schema
-    """The schema of combined states, without the key; null stands for nothing seen."""
+    """Schema of combined states, without the key. Null means that there was no value."""
     packed_schema: pa.Schema
-    """The same behind the key, as it goes over the wire."""
+    """Schema of combined states on the wire: the key, then `partial_schema`."""
     raw_names: list[str]
-    """The input columns that a host needs of a row: the key's and those of the aggregates."""
+    """The input columns that a host needs: those of the key and of the aggregates."""
     signed: bool
-    """Whether the input is a stream of changes; a key is there as long as a row of it is."""
+    """Whether the input is a change stream. Then a key is removed when its last row is taken back."""
 
     def __init__(
         self,
@@ -93,15 +93,15 @@ class AggregatePlan(StepPlan):
 
     @property
     def wire(self) -> dict[str, pa.Schema]:
-        """The columns of what goes to hosts, by kind."""
+        """The schema of batches sent to hosts, by kind."""
         rows = pa.schema([self.inputs[0].field(name) for name in self.raw_names])
         return {ROWS: rows, PARTIALS: self.packed_schema}
 
     def __str__(self) -> str:
-        return ", ".join(f"{name}={what}" for name, what in self.aggregates.items())
+        return ", ".join(f"{name}={aggregate}" for name, aggregate in self.aggregates.items())
 
     def sender(self, time: EpochTime, two_stage: bool = False) -> Sender:
-        """Combines before sending where that pays, or always."""
+        """Create a sender that combines rows where that pays, or always with `two_stage`."""
         return CombiningSender(self.codec, Combiner(self, two_stage))
 
     def sent_keys(self, batch: pa.RecordBatch) -> Keys:
@@ -115,18 +115,18 @@ class AggregatePlan(StepPlan):
         return aggregate_step.AggregateOperator(self, slots, step_id, ordered)
 
     def results(self, state: State, entries: Array) -> list[pa.Array]:
-        """The values of the aggregates for these entries, in the order of the output."""
+        """The values of the aggregates for these entries, in output order."""
         return [part.result(state, entries) for part in self._parts]
 
     def _check(self) -> None:
         for name in self.aggregates:
             if name in self.key_names:
                 raise FlowError(
-                    f"{name!r} is a key column and an aggregate", hint="rename the aggregate"
+                    f"{name!r} is both a key column and an aggregate", hint="rename the aggregate"
                 )
         if CHANGE in (*self.key_names, *self.aggregates):
             raise FlowError(
-                f"{CHANGE!r} says whether a row is put in or taken back",
+                f"the column name {CHANGE!r} is reserved for change streams",
                 hint="use another name for the key column or the aggregate",
             )
         if self.emit not in ("update", "changes"):

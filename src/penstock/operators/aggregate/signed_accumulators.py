@@ -1,6 +1,6 @@
-"""Counts and sums of a stream of changes, in which rows are also taken back.
+"""Counts and sums of a change stream, in which rows are also taken back.
 
-Such rows have a column `_change`: 1, or -1 for one that is taken back. A sum is null when as many
+Rows have a column `_change`: 1 if the row is put in, -1 if it is taken back. A sum is null when as many
 values were taken back as were put in.
 """
 
@@ -27,12 +27,12 @@ from penstock.state.arrays import Array, filled_values, fixed_array, one_chunk, 
 from penstock.state.table.columns import Column
 
 _LEAST = np.iinfo(np.int64).min
-"""The only integer that has no opposite."""
+"""Smallest int64, the only one that cannot be negated."""
 
 
 @dataclass(frozen=True)
 class SignedCount(Count):
-    """The number of rows that are there, or of those in which a column is not null."""
+    """The number of rows put in minus those taken back, or of those in which a column is not null."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -47,7 +47,7 @@ class SignedCount(Count):
 
 @dataclass(frozen=True)
 class SignedSum(Accumulator):
-    """The sum of the values that are there, and how many those are."""
+    """The sum of the values put in minus those taken back, and the number of remaining values."""
 
     sum: AnySum
 
@@ -57,7 +57,7 @@ class SignedSum(Accumulator):
 
     @property
     def rows(self) -> str:
-        """The column with the number of values."""
+        """Name of the column with the number of remaining values."""
         return f"{self.name} rows"
 
     @property
@@ -87,19 +87,19 @@ class SignedSum(Accumulator):
         kernels.add_counts(state(self.rows), entries, numbers(combined.column(self.rows)))
 
     def there(self, state: State, entries: Array) -> Array:
-        """Which of these entries have a sum."""
+        """Mask (bool) of the entries that have a sum."""
         mask: Array = state(self.rows)[entries] > 0
         return mask
 
     def settle(self, state: State, entries: Array) -> None:
-        """Clear sums of floats of which no value is left: of rounding errors, infinities and NaN, too."""
+        """Reset float sums without values to 0, to remove rounding errors, infinities and NaN."""
         held = state(self.name)
         if held.dtype == np.float64:
             held[entries[state(self.rows)[entries] == 0]] = 0
 
     def is_open(self, state: State, entries: Array) -> Array:
-        """Whether a value was taken back of each entry before it was put in: its number is none, and its sum
-        is not. In a live flow changes may overtake one another while slots move."""
+        """Mask (bool) of the entries with no remaining values but a sum that is not zero: a value was taken
+        back before it was put in. In a live flow changes may overtake one another while slots move."""
         held = state(self.name)[entries]
         if held.dtype == object:
             held = np.array([value is not None and value != 0 for value in held], np.bool_)
@@ -112,7 +112,7 @@ def _signs(change: pa.Array | pa.ChunkedArray) -> Array:
 
 
 def _times(column: str, values: pa.Array, signs: Array) -> pa.Array:
-    """Values without nulls, as often as they are put in or taken back."""
+    """The values, which have no nulls, multiplied by their signs."""
     if pa.types.is_decimal(values.type):
         import pyarrow.compute as pc
 

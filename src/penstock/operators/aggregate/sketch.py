@@ -1,4 +1,4 @@
-"""About how many distinct values there are: the state of `approx_distinct`."""
+"""Approximate numbers of distinct values: the state of `approx_distinct`."""
 
 from __future__ import annotations
 
@@ -51,6 +51,6 @@ class DistinctSketch(Accumulator):
         kernels.merge_registers(state(self.name), entries, others)
 
     def estimate(self, state: State, entries: Array) -> Array:
-        """The number of distinct values of each entry."""
-        found: Array = kernels.estimate(state(self.name), entries, self.precision)
-        return np.rint(found).astype(np.int64)
+        """The estimated number of distinct values of each entry."""
+        estimates: Array = kernels.estimate(state(self.name), entries, self.precision)
+        return np.rint(estimates).astype(np.int64)

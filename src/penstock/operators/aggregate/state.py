@@ -1,4 +1,4 @@
-"""The state of a plan's aggregates: in a table, or of groups that exist only while a batch is worked on."""
+"""The state of a plan's aggregates: in a table, or of temporary groups while a batch is processed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
 
 class AggregateState:
-    """Gives accumulators their columns by name. Make the table with its `columns`, then `bind`.
+    """The state columns of accumulators in a table. Create the table with its `columns`, then `bind`.
 
-    Most columns are the plan's own. Sets of distinct values are bags with an index, so that a large
-    one costs what is new in it and not what it holds.
+    Most columns are those of the plan. Sets of distinct values are bags with an index, so that the cost of
+    an update depends on the number of new values and not on the size of the set.
     """
 
     columns: list[Column]
+    """Columns for the table."""
 
     def __init__(self, plan: AggregatePlan) -> None:
         self._plan = plan
@@ -38,13 +39,13 @@ class AggregateState:
         ]
 
     def bind(self, table: ColumnTable) -> None:
-        """This is the table with the columns."""
+        """Use this table, which was created with `columns`."""
         self._table = table
         for sets in self._sets.values():
             sets.bind(table)
 
     def take_in(self, kind: str, batch: pa.RecordBatch) -> tuple[Keys, Array]:
-        """Fold in a batch, of rows or of combined states; gives its keys and their entries."""
+        """Fold in a batch of rows or of combined states. Returns its keys and their entries."""
         plan = self._plan
         if kind == PARTIALS:
             keys, partials = unpack(plan.codec, batch)
@@ -59,32 +60,32 @@ class AggregateState:
         return keys, entries
 
     def __call__(self, name: str) -> Any:
-        """The live values of a state column, by entry; or a `ValueSets`."""
+        """The values of a state column, indexed by entry; or a `ValueSets`."""
         return self._sets[name] if name in self._sets else self._table.column(name)
 
     def before(self, entries: Array) -> State:
-        """The values of these entries as of the last step: value i is that of entries[i]."""
+        """The values of these entries as of the end of the last round: value i is that of entries[i]."""
         return lambda name: self._table.before(name, entries)
 
     def tidy(self) -> None:
-        """A round begins: forget what no entry holds any more, if it prevails."""
+        """Drop set members that no entry holds, if they are the majority. Called when a round begins."""
         for sets in self._sets.values():
             sets.tidy()
 
 
 class PassingState:
-    """The state of a plan's aggregates for a number of groups, at first empty."""
+    """The state of a plan's aggregates for temporary groups; empty at first."""
 
     def __init__(self, plan: AggregatePlan, room: int = 0) -> None:
         self._plan = plan
         self._values = {column.name: column.empty(room) for column in plan.columns}
 
     def __call__(self, name: str) -> Array:
-        """The live values of a state column."""
+        """The values of a state column, indexed by group."""
         return self._values[name]
 
     def grow(self, groups: int, room: int) -> None:
-        """Make room; there are this many groups so far."""
+        """Make room for `room` groups, keeping the first `groups`."""
         for column in self._plan.columns:
             old = self._values[column.name]
             if len(old) < room:
@@ -102,7 +103,7 @@ class PassingState:
             accumulator.merge(self, groups, combined)
 
     def combined(self, groups: int) -> list[pa.Array]:
-        """The combined states of the first groups: columns of the plan's `partial_schema`."""
+        """The combined states of the first `groups` groups: columns of the plan's `partial_schema`."""
         first = slice(0, groups)
         return [
             column.to_arrow(self(column.name)[first], accumulator.seen(self, first))
@@ -111,17 +112,17 @@ class PassingState:
         ]
 
     def results(self, groups: int) -> list[pa.Array]:
-        """The aggregates of the first groups."""
+        """The aggregates of the first `groups` groups."""
         return self._plan.results(self, np.arange(groups))
 
 
 def pack(codec: KeyCodec, keys: Keys, partials: pa.RecordBatch) -> pa.RecordBatch:
-    """Combined states with their keys before them, for the wire."""
+    """Put the keys before their combined states, for the wire."""
     schema = pa.schema([pa.field(KEY, codec.storage_type), *partials.schema])
     return pa.RecordBatch.from_arrays([codec.to_storage(keys), *partials.columns], schema=schema)
 
 
 def unpack(codec: KeyCodec, batch: pa.RecordBatch) -> tuple[Keys, pa.RecordBatch]:
-    """Undo `pack`."""
+    """Split a batch made by `pack` into keys and combined states."""
     keys = codec.from_storage(batch.column(KEY))
     return keys, batch.select([name for name in batch.schema.names if name != KEY])

@@ -1,4 +1,4 @@
-"""The operator that a host runs for a step with aggregates."""
+"""The operator of an aggregate step, which runs on hosts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.operators.changes import differing, signs
 from penstock.operators.entry_groups import pieces
 from penstock.operators.operator import PARTIALS, ROWS, Answer, EpochTime
 from penstock.operators.places import Places
-from penstock.operators.table_operator import Given, TableOperator, answer_of
+from penstock.operators.table_operator import OutputRows, TableOperator, answer_of
 from penstock.state.arrays import Array, fixed_array
 from penstock.state.table.table import ColumnTable
 
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     from penstock.operators.aggregate.plan import AggregatePlan
 
 ROWS_PER_BATCH = 1 << 18
+"""Maximum number of rows of an output batch."""
 
 
-Where = Callable[[Array], Places | None]
-"""Gives the output places of entries."""
+PlacesOf = Callable[[Array], Places | None]
+"""Function that returns the output places of entries."""
 
 
 class AggregateRows:
-    """Output rows of entries in a table: some columns that lead, then the aggregates."""
+    """Output rows of entries in a table: some leading columns, then the aggregates."""
 
     def __init__(
         self,
@@ -42,34 +43,34 @@ class AggregateRows:
         self._plan, self._state, self._table = plan, state, table
         self._output, self._leading = output, leading
 
-    def now(self, entries: Array, places: Where) -> Iterator[Given]:
-        """The rows of these entries as they are."""
+    def now(self, entries: Array, places: PlacesOf) -> Iterator[OutputRows]:
+        """Yield the current rows of these entries."""
         for some in pieces(entries, ROWS_PER_BATCH):
             columns = self._leading(some) + self._plan.results(self._state, some)
-            yield Given(pa.RecordBatch.from_arrays(columns, schema=self._output), places(some))
+            yield OutputRows(pa.RecordBatch.from_arrays(columns, schema=self._output), places(some))
 
-    def changes(self, entries: Array, places: Where) -> Iterator[Given]:
-        """What is taken back, then what is put in, of as many entries as go into a batch."""
+    def changes(self, entries: Array, places: PlacesOf) -> Iterator[OutputRows]:
+        """Yield the changes of these entries: in each batch of entries, rows taken back, then rows put in."""
         for some in pieces(entries, ROWS_PER_BATCH // 2):
             was, here = self._table.was_present(some), self._table.present(some)
             old = self._plan.results(self._state.before(some), np.arange(len(some)))
             new = self._plan.results(self._state, some)
             changed = (was != here) | differing(old, new)
             for sign, results, rows in ((-1, old, was & changed), (1, new, here & changed)):
-                found = np.flatnonzero(rows)
-                if len(found):
-                    taken = fixed_array(found, pa.int64())
-                    columns = self._leading(some[found])
+                at = np.flatnonzero(rows)
+                if len(at):
+                    taken = fixed_array(at, pa.int64())
+                    columns = self._leading(some[at])
                     columns += [column.take(taken) for column in results]
-                    columns.append(signs(sign, len(found)))
+                    columns.append(signs(sign, len(at)))
                     batch = pa.RecordBatch.from_arrays(columns, schema=self._output)
-                    yield Given(batch, places(some[found]))
+                    yield OutputRows(batch, places(some[at]))
 
 
 class AggregateOperator(TableOperator):
-    """Keeps a plan's aggregates per key; gives what changed when the round closes.
+    """Keeps a plan's aggregates per key; emits the changed ones when the round closes.
 
-    Channels bring "partials" (packed states of a `Combiner`) or "rows" (what its `raw` gives).
+    Channels bring "partials" (packed states of a `Combiner`) or "rows" (made by `Combiner.raw`).
     """
 
     kinds = (PARTIALS, ROWS)
@@ -88,12 +89,12 @@ class AggregateOperator(TableOperator):
         )  # fmt: skip
 
     def begin(self, time: EpochTime) -> None:
-        """Nothing falls due by time alone."""
+        """Begin a round. Nothing falls due by time alone."""
         self._state.tidy()
         self._firsts.clear()
 
     def close(self) -> Answer:
-        """What the round changed: keys with their aggregates as they are now, or changes."""
+        """Emit the keys that the round changed: with their current aggregates, or as changes."""
         touched = self.table.touched()
         if self.plan.signed:
             self._settle(touched)
@@ -101,17 +102,19 @@ class AggregateOperator(TableOperator):
             return answer_of(self._out.changes(touched, self._first))
         return answer_of(self._out.now(touched[self.table.present(touched)], self._first))
 
-    def _take(self, kind: str, batch: pa.RecordBatch, places: Places | None) -> Iterable[Given]:
+    def _take(
+        self, kind: str, batch: pa.RecordBatch, places: Places | None
+    ) -> Iterable[OutputRows]:
         self._note(*self._state.take_in(kind, batch), places)
         return ()
 
     def _settle(self, touched: Array) -> None:
-        """Rows were taken back: keys of which none is left are gone."""
+        """Remove keys whose last row was taken back."""
         here = touched[self.table.present(touched)]
-        sums = [one for one in self.plan.accumulators if isinstance(one, SignedSum)]
-        for one in sums:
-            one.settle(self._state, here)
-        none = here[self._state(SignedCount().name)[here] == 0]
-        for one in sums:
-            none = none[~one.is_open(self._state, none)]
-        self.table.remove(none)
+        sums = [part for part in self.plan.accumulators if isinstance(part, SignedSum)]
+        for part in sums:
+            part.settle(self._state, here)
+        empty = here[self._state(SignedCount().name)[here] == 0]
+        for part in sums:
+            empty = empty[~part.is_open(self._state, empty)]
+        self.table.remove(empty)

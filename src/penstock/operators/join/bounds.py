@@ -1,4 +1,4 @@
-"""How far apart rows of a join may be, and so how long a row must be kept."""
+"""Time bounds of a join: how far apart matching rows may be, and so how long a row must be kept."""
 
 from __future__ import annotations
 
@@ -22,40 +22,45 @@ from penstock.operators.window.windows import (
 from penstock.state.arrays import Array, valid_mask
 
 STARTS = "__window"
-"""Beside rows on their way to a host: the start of the window that the row goes to."""
+"""Column of rows sent to a host: the start of the row's window, in microseconds."""
 Get = Callable[[str], pa.Array]
-"""Columns of some rows by name."""
+"""Function that maps the name of a column to its values, for some rows."""
 _MOST_MS = 1 << 49
+"""Largest bound of an interval, in milliseconds."""
 _FAR = 1 << 61
-"""In microseconds: beyond every time, with room for sums."""
+"""Time in microseconds beyond every event time; small enough that sums do not overflow."""
 
 
 @dataclass(frozen=True)
 class Regular:
-    """Rows of one key match whenever they come. Each is kept for ever, or for the TTL."""
+    """A join without time bounds: rows of one key match whenever they arrive. Rows are kept for ever, or
+    for the TTL."""
 
     ttl_ms: int | None = None
-    """By the epochs' time of day since the row came."""
+    """Milliseconds that a row is kept after its arrival, by the epochs' time of day; None for ever."""
 
     def __str__(self) -> str:
         return "of all rows" if self.ttl_ms is None else f"of rows for {self.ttl_ms} ms"
 
     times = None
-    """The columns of event time of both sides: none are needed."""
+    """Event-time columns of both sides: none are needed."""
 
     def check(self, left: pa.Schema, right: pa.Schema) -> list[pa.Field]:
-        """FlowError if it does not fit these inputs; gives the columns that it adds to the output."""
+        """Check the bound against the inputs. Returns the columns that it adds to the output.
+
+        Raises FlowError if it does not fit them.
+        """
         if self.ttl_ms is not None and self.ttl_ms <= 0:
             raise FlowError(
-                f"a join cannot keep its rows for {self.ttl_ms} ms",
-                hint="give a TTL of at least a millisecond, or none to keep rows for ever",
+                f"the join's TTL is {self.ttl_ms} ms",
+                hint="use a TTL of at least 1 ms, or none to keep rows for ever",
             )
         return []
 
 
 @dataclass(frozen=True)
 class InWindow:
-    """Rows of one key match when they are in one window."""
+    """A join in which rows of one key match if they are in the same window."""
 
     window: Window
     left_time: str
@@ -66,15 +71,18 @@ class InWindow:
 
     @property
     def times(self) -> tuple[str, str]:
-        """The columns of event time of both sides."""
+        """Event-time columns of the left and the right side."""
         return self.left_time, self.right_time
 
     def check(self, left: pa.Schema, right: pa.Schema) -> list[pa.Field]:
-        """FlowError if it does not fit these inputs; gives the columns that it adds to the output."""
+        """Check the bound against the inputs. Returns the columns that it adds to the output.
+
+        Raises FlowError if it does not fit them.
+        """
         window = self.window
         if window.kind == "session" or window.clock != "event":
             raise FlowError(
-                f"a join cannot go by {window}",
+                f"a join cannot use the window {window}",
                 hint="use tumbling or hopping windows of event time",
             )
         type = time_field(left, self.left_time, "the join's left side").type
@@ -83,19 +91,20 @@ class InWindow:
         return [pa.field(WINDOW_START, type), pa.field(WINDOW_END, type)]
 
     def late(self, times: Array, time: EpochTime, lateness_ms: int) -> Array | None:
-        """Which times are in no window that is open; None: all are in one."""
+        """Mask (bool) of the times whose windows have all closed; None if there are none."""
         return self.window.late(times, self.window.horizon(time, lateness_ms))
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Rows of one key match when the right time is from `low_ms` to `high` after the left one."""
+    """A join in which rows of one key match if the right time is from `low_ms` to `high` after the left
+    time."""
 
     left_time: str
     right_time: str
     low_ms: int
     high: int | str
-    """Milliseconds after the left time, or the left column that holds the last time itself."""
+    """Milliseconds after the left time, or the name of the left column that holds the latest right time."""
 
     def __str__(self) -> str:
         high = self.high if isinstance(self.high, str) else f"{self.left_time} + {self.high} ms"
@@ -103,11 +112,14 @@ class Interval:
 
     @property
     def times(self) -> tuple[str, str]:
-        """The columns of event time of both sides."""
+        """Event-time columns of the left and the right side."""
         return self.left_time, self.right_time
 
     def check(self, left: pa.Schema, right: pa.Schema) -> list[pa.Field]:
-        """FlowError if it does not fit these inputs; gives the columns that it adds to the output."""
+        """Check the bound against the inputs. Returns the columns that it adds to the output.
+
+        Raises FlowError if it does not fit them.
+        """
         time_field(left, self.left_time, "the join's left side")
         time_field(right, self.right_time, "the join's right side")
         if isinstance(self.high, str):
@@ -115,29 +127,31 @@ class Interval:
         ends = [self.low_ms] if isinstance(self.high, str) else [self.low_ms, self.high]
         if max(map(abs, ends)) > _MOST_MS:
             raise FlowError(
-                f"no two rows can be {max(map(abs, ends))} ms apart",
-                hint=f"give bounds of at most {_MOST_MS} ms, or join without a bound",
+                f"the join's bound of {max(map(abs, ends))} ms is too large",
+                hint=f"use bounds of at most {_MOST_MS} ms, or join without a bound",
             )
         if not isinstance(self.high, str) and self.high < self.low_ms:
             raise FlowError(
-                f"no time is both at least {self.low_ms} ms and at most {self.high} ms later",
-                hint="give the lower bound first",
+                f"the join's lower bound, {self.low_ms} ms, is above its upper bound, {self.high} ms",
+                hint="pass the lower bound first",
             )
         return []
 
     def late(self, times: Array, time: EpochTime, lateness_ms: int) -> Array | None:
-        """Which times are behind the watermark by more than the lateness; None: no one is."""
+        """Mask (bool) of the times that are behind the watermark by more than the lateness; None if there are
+        none."""
         if time.watermark_ms is None:
             return None
         mask: Array = times < max(NO_HORIZON, (time.watermark_ms - lateness_ms) * 1000)
         return mask if mask.any() else None
 
     def first(self, left: Get) -> Array:
-        """The earliest right time (microseconds) that matches each left row."""
+        """The earliest right time that matches each left row, in microseconds."""
         return event_times(left(self.left_time)) + self.low_ms * 1000
 
     def last(self, left: Get) -> Array:
-        """The latest right time that matches each left row; where it is null, none matches."""
+        """The latest right time that matches each left row, in microseconds. If the column is null, no
+        right row matches."""
         if not isinstance(self.high, str):
             return event_times(left(self.left_time)) + self.high * 1000
         column = left(self.high)
@@ -145,11 +159,11 @@ class Interval:
         return last if valid is None else np.where(valid, last, -_FAR)
 
     def right_times(self, right: Get) -> Array:
-        """The time of each right row."""
+        """The time of each right row, in microseconds."""
         return event_times(right(self.right_time))
 
     def awaited(self, right: Get) -> Array:
-        """The latest left time that matches each right row."""
+        """The latest left time that matches each right row, in microseconds."""
         return self.right_times(right) - self.low_ms * 1000
 
 

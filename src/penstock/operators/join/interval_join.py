@@ -1,4 +1,4 @@
-"""A join of rows whose times are within bounds of each other."""
+"""Joins of rows whose event times are within bounds of each other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.operators.join.step import DUE, LEFT, RIGHT, ExpiringJoin
 from penstock.operators.join.stored_rows import MATCHED, mark, with_column
 from penstock.operators.operator import EpochTime
 from penstock.operators.places import Places, taken
-from penstock.operators.table_operator import Given, limits, stamp
+from penstock.operators.table_operator import OutputRows, limits, stamp
 from penstock.state.arrays import Array, fixed_array, fixed_values
 from penstock.state.table.bags import Bags
 
@@ -23,14 +23,17 @@ if TYPE_CHECKING:
     from penstock.operators.join.plan import JoinPlan
 
 _CANDIDATES = 4
-"""Stored rows per new one up to which they are looked at one by one; beyond, they are sorted."""
+"""Stored rows per new row up to which all pairs are compared; with more, rows are sorted first."""
 _FEW_CANDIDATES = 64
-"""Stored rows in all up to which they are looked at one by one."""
+"""Stored rows in total up to which all pairs are compared."""
 
 
 class IntervalJoin(ExpiringJoin):
-    """Left rows wait until the watermark is past their last time, right rows until it is past the
-    last left time that they match."""
+    """Operator of an interval join.
+
+    A left row is kept until the watermark is past the latest right time that matches it. A right row is kept
+    until the watermark is past the latest left time that matches it.
+    """
 
     def __init__(self, plan: JoinPlan, slots: int, step_id: str, ordered: bool) -> None:
         assert isinstance(plan.bound, Interval)
@@ -42,7 +45,7 @@ class IntervalJoin(ExpiringJoin):
         super().__init__(plan, slots, step_id, ordered, bags, self.side_columns)
 
     def due(self, time: EpochTime) -> dict[str, int]:
-        """Entries with rows that the watermark is past."""
+        """Entries with rows that can no longer match."""
         return {name: limit for limit in limits(time, "event").values() for name in DUE}
 
     def _stamps(self, input: int, get: Get) -> Array:
@@ -51,8 +54,8 @@ class IntervalJoin(ExpiringJoin):
 
     def _gone(
         self, input: int, entries: Array, owner: Array, ids: Array, places: Places | None
-    ) -> Iterator[Given]:
-        """Left rows of a left join that met no right row."""
+    ) -> Iterator[OutputRows]:
+        """Output of a left join's left rows that had no match."""
         if not self._outer or input == RIGHT:
             return iter(())
         lonely = np.flatnonzero(~fixed_values(self.bags[LEFT].values(MATCHED, ids)))
@@ -61,7 +64,7 @@ class IntervalJoin(ExpiringJoin):
 
     def _meet(
         self, input: int, entries: Array, rows: pa.RecordBatch, places: Places | None
-    ) -> Iterator[Given]:
+    ) -> Iterator[OutputRows]:
         at, ids = self._matches(input, entries, rows)
         yield from self._pairs(input, rows, places, at, ids)
         if self._outer and input == RIGHT:
@@ -72,7 +75,7 @@ class IntervalJoin(ExpiringJoin):
         self._store(input, entries, rows)
 
     def _matches(self, input: int, entries: Array, rows: pa.RecordBatch) -> tuple[Array, Array]:
-        """(new row, id of a row of the other side) for all that are within the bounds."""
+        """All pairs within the bounds: numbers of new rows, and ids of the other side's stored rows."""
         other, bound = self.bags[1 - input], self.bound
         counts = other.counts(entries)
         if int(counts.sum()) > _CANDIDATES * len(entries) + _FEW_CANDIDATES:
@@ -91,8 +94,9 @@ class IntervalJoin(ExpiringJoin):
     def _sorted_matches(
         self, input: int, entries: Array, rows: pa.RecordBatch, counts: Array
     ) -> tuple[Array, Array]:
-        """The same for large bags, of which only a few rows may match. Where the step is ordered, also
-        in the same order: how large bags are may depend on which keys are on a host."""
+        """The result of `_matches`, faster for large bags of which few rows match. If the step is
+        ordered, the pairs have the same order too: the size of bags may depend on which keys are on a
+        host."""
         other, bound = self.bags[1 - input], self.bound
         some = np.flatnonzero(counts)
         groups = grouped(entries[some])
@@ -110,17 +114,17 @@ class IntervalJoin(ExpiringJoin):
         pairs = _within(
             bound.first(left), bound.last(left), lefts, bound.right_times(right), rights
         )
-        found, others = order[pairs[input]], pairs[1 - input]
+        new_rows, others = order[pairs[input]], pairs[1 - input]
         if self.ordered:
-            by_row = np.lexsort((others, found))
-            found, others = found[by_row], others[by_row]
-        return found, ids[others]
+            by_row = np.lexsort((others, new_rows))
+            new_rows, others = new_rows[by_row], others[by_row]
+        return new_rows, ids[others]
 
 
 def _within(
     first: Array, last: Array, lefts: Array, times: Array, rights: Array
 ) -> tuple[Array, Array]:
-    """As `interval_pairs`, for rows that are in no order within their group."""
+    """The result of `interval_pairs`, for rows that are not sorted within their group."""
     by_first, by_time = _order(first, lefts), _order(times, rights)
     left, right = kernels.interval_pairs(
         first[by_first], last[by_first], lefts, times[by_time], rights
@@ -129,7 +133,7 @@ def _within(
 
 
 def _order(values: Array, ends: Array) -> Array:
-    """Places by value within each group; mostly they are in order already."""
+    """The order of positions by value within each group; cheap if they are in order already."""
     if kernels.in_order(values, ends):
         return np.arange(len(values))
     return np.lexsort((values, np.repeat(np.arange(len(ends) - 1), np.diff(ends))))

@@ -8,7 +8,7 @@ from numba import njit
 
 @njit(cache=True, nogil=True)
 def in_order(values, ends):  # type: ignore[no-untyped-def]
-    """Whether values go up within each group; group g is ends[g]:ends[g + 1]."""
+    """Whether values ascend within each group; group g is ends[g]:ends[g + 1]."""
     for g in range(len(ends) - 1):
         for i in range(ends[g] + 1, ends[g + 1]):
             if values[i] < values[i - 1]:
@@ -26,11 +26,11 @@ def _more(array, used):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def interval_pairs(firsts, lasts, lefts, times, rights):  # type: ignore[no-untyped-def]
-    """Places of (left, right) with first <= time <= last, group by group.
+    """Positions of all (left, right) pairs with first <= time <= last, group by group.
 
-    Group g has the left rows lefts[g]:lefts[g + 1], by first, and the right rows
-    rights[g]:rights[g + 1], by time. The work is that of the rows plus the pairs found: times go
-    up, left rows join the active ones at their first time and leave them for good after their last.
+    Group g has the left rows lefts[g]:lefts[g + 1], sorted by first, and the right rows
+    rights[g]:rights[g + 1], sorted by time. The cost is linear in the number of rows and pairs. Times
+    ascend: a left row becomes active at its first time, and is dropped for good after its last.
     """
     found_left = np.empty(len(times) + len(firsts) + 16, np.int64)
     found_right = np.empty(len(found_left), np.int64)
@@ -61,8 +61,8 @@ def interval_pairs(firsts, lasts, lefts, times, rights):  # type: ignore[no-unty
 
 @njit(cache=True, nogil=True)
 def bring_forward(due, entries, stamps, counts, few):  # type: ignore[no-untyped-def]
-    """Entries fall due when their new rows do, if that is sooner; not those of more than `few` rows
-    that have a due time: it is not worth looking through many rows for one of them."""
+    """Set the due times of entries to those of their new rows, if these are earlier. Entries with more than
+    `few` rows keep a due time that they have: scanning many rows for one of them does not pay."""
     for i in range(len(entries)):
         entry = entries[i]
         if due[entry] == 0 or (stamps[i] < due[entry] and counts[i] <= few):
@@ -71,7 +71,7 @@ def bring_forward(due, entries, stamps, counts, few):  # type: ignore[no-untyped
 
 @njit(cache=True, nogil=True)
 def _nth(values, n):  # type: ignore[no-untyped-def]
-    """What stands in place n when the values are sorted (quickselect); they are moved about."""
+    """The n-th smallest value, from 0 (quickselect). Reorders the values."""
     low, high = 0, len(values) - 1
     while low < high:
         pivot = values[(low + high) // 2]
@@ -96,10 +96,10 @@ def _nth(values, n):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def next_due(owner, stamps, groups, exact):  # type: ignore[no-untyped-def]
-    """When to look at each group of rows again, 0 for one without rows.
+    """The time at which to scan each group of rows again; 0 for a group without rows.
 
-    `exact`: when its first row falls due. Else when a quarter of them do, so that the work of
-    looking through all is shared by many that go. Owners are ascending.
+    With `exact`, that is when its first row falls due. Otherwise it is when a quarter of its rows do, so
+    that each scan removes many rows. Owners are ascending.
     """
     out = np.zeros(groups, np.int64)
     start = 0
@@ -115,10 +115,10 @@ def next_due(owner, stamps, groups, exact):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def cancel(numbers, weights, flags, groups, stored):  # type: ignore[no-untyped-def]
-    """Let each row cancel the newest equal one (of the same number) of the opposite weight.
+    """Cancel each new row with the newest equal row (the same number) of the opposite weight.
 
-    Returns which rows are cancelled. Of those from `stored` on, that is of the new ones, a row that
-    cancels another takes over its flag.
+    Rows from `stored` on are new. Returns a mask (bool) of the cancelled rows. A new row that cancels another
+    row takes over its flag.
     """
     gone = np.zeros(len(numbers), np.bool_)
     top = np.full(groups, -1, np.int64)

@@ -1,4 +1,4 @@
-"""The plan of a join (what it takes, keeps and gives), and its sender in couriers."""
+"""The plan of a join (its input, state and output), and its sender in couriers."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ How = Literal["inner", "left"]
 
 
 class JoinPlan(StepPlan):
-    """A join of two inputs by equal keys, within a bound. Nothing merges: rows on either side of a key must
-    meet in one place.
+    """A join of two inputs on equal keys, within a bound. Partial states do not merge: both rows of a
+    pair must be on the same host.
 
     >>> people = pa.schema([("id", pa.int64()), ("name", pa.string())])
     >>> sales = pa.schema([("id", pa.int64()), ("seller", pa.int64()), ("name", pa.string())])
@@ -39,11 +39,11 @@ class JoinPlan(StepPlan):
     """
 
     changes: bool
-    """Whether the output is a stream of changes."""
+    """Whether the output is a change stream."""
     equal: list[EqualRows | None]
-    """How to find equal rows of each side, if they have to be left out or taken back."""
+    """Comparison of each side's rows, if duplicates are dropped or rows are taken back; else None."""
     kept: list[list[str]]
-    """The columns of each side that stand in the output, in order."""
+    """The output columns of each side, in order."""
 
     def __init__(
         self,
@@ -73,8 +73,8 @@ class JoinPlan(StepPlan):
             [name for name in right.names if name != CHANGE and name not in shared],
         ]
         self.output = self._output(added)
-        # Left rows without a key must come out of a left join: there, null is a key, which no right
-        # row has. The start of the window is part of the key if rows are joined by window.
+        # A left join must output left rows without a key. So in a left join null is a key, which no
+        # right row has. In a window join the start of the window is part of the key.
         start = [pa.field(WINDOW_START, pa.int64())] if isinstance(bound, InWindow) else []
         self.codec = KeyCodec(pa.schema([*self._keys, *start]), how == "left")
         self.equal = [self._comparison(schema) for schema in self.inputs]
@@ -84,7 +84,7 @@ class JoinPlan(StepPlan):
 
     @cached_property
     def whole_keys(self) -> KeyCodec:
-        """The codec of the key alone, in which no null can match."""
+        """The codec of the key columns alone, in which nulls are not allowed."""
         return KeyCodec(self._keys)
 
     @cached_property
@@ -93,14 +93,14 @@ class JoinPlan(StepPlan):
 
     @cached_property
     def tagged(self) -> TaggedSchema:
-        """How rows of both sides go to the hosts."""
+        """The common schema in which rows of both sides are sent to hosts."""
         if not isinstance(self.bound, InWindow):
             return TaggedSchema(self.inputs)
         start = pa.field(STARTS, pa.int64())
         return TaggedSchema((self.left.append(start), self.right.append(start)))
 
     def unfit(self, input: int, batch: pa.RecordBatch) -> Unfit | None:
-        """Rows without the event time that the bound needs, or that cannot be told apart."""
+        """Rows without the event time that the bound needs, or that cannot be compared."""
         times, equal = self.bound.times, self.equal[input]
         if times is not None and batch.column(times[input]).null_count:
             nulls = fixed_values(batch.column(times[input]).is_null())
@@ -114,33 +114,33 @@ class JoinPlan(StepPlan):
         return None if odd is None else Unfit(odd, f"a null inside the key ({names})")
 
     def sender(self, time: EpochTime, two_stage: bool = False) -> JoinSender:
-        """Sends the rows of both sides by their keys."""
+        """Create a sender of both sides' rows."""
         return JoinSender(self, time)
 
     def sent_keys(self, batch: pa.RecordBatch) -> Keys:
-        """A sender gives batches of one side each."""
+        """The keys of a sent batch, which has rows of one side only."""
         ((input, rows),) = self.tagged.unpack(batch)
         return self.keys(input, rows)
 
     def operator(
         self, slots: int, step_id: str, on_error: OnError, ordered: bool = False
     ) -> JoinOperator:
-        """The host's part. No user code runs in it that could fail on a row."""
+        """Create the host's part. It runs no user code, so `on_error` has no effect."""
         kinds: dict[type, Callable[[JoinPlan, int, str, bool], JoinOperator]]
         kinds = {Regular: RegularJoin, InWindow: WindowJoin, Interval: IntervalJoin}
         return kinds[type(self.bound)](self, slots, step_id, ordered)
 
     def key_rows(self, input: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The key columns of one side's rows, by their left names."""
+        """The key columns of one side's rows, under their left names."""
         columns = [batch.column(pair[input]) for pair in self.on]
         return pa.RecordBatch.from_arrays(columns, names=self.key_names)
 
     def keys(self, input: int, batch: pa.RecordBatch) -> Keys:
-        """The keys in the step's table of rows as they come to a host."""
+        """The table keys of one side's rows, as a host receives them."""
         return self.codec.encode(self._table_rows(input, batch))
 
     def keys_of_both(self, batch: pa.RecordBatch) -> Keys:
-        """The same, of rows of both sides in the order in which they are mixed."""
+        """The table keys of a batch with rows of both sides, in row order."""
         parts = self.tagged.unpack(batch)
         if len(parts) < 2:
             return self.keys(*(parts or [(LEFT, _none(self.tagged.inputs[LEFT]))])[0])
@@ -171,7 +171,7 @@ class JoinPlan(StepPlan):
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise FlowError(
-                f"column {twice!r} would stand twice in the output of the join",
+                f"the join's output would have two columns {twice!r}",
                 hint="rename it on one side before the join, or choose another suffix",
             )
         return pa.schema(fields)
@@ -184,39 +184,38 @@ class JoinPlan(StepPlan):
     def _check(self) -> None:
         if self.how not in ("inner", "left"):
             raise FlowError(
-                f"there is no join {self.how!r}",
-                hint='choose "inner" or "left"; for a right join, swap the sides',
+                f"unknown join type {self.how!r}",
+                hint='use "inner" or "left"; for a right join, swap the sides',
             )
         if self.lateness_ms < 0 or (self.lateness_ms and isinstance(self.bound, Regular)):
             raise FlowError(
-                f"this join cannot take a lateness of {self.lateness_ms} ms",
-                hint="give a positive one, to a join by window or by interval",
+                f"the join's lateness is {self.lateness_ms} ms",
+                hint="use 0 or more with a window or interval join, and none with any other join",
             )
         if self.distinct and not isinstance(self.bound, InWindow):
             raise FlowError(
-                "only a join by window can leave out rows that are there already",
+                "only a window join can drop duplicate rows",
                 hint="use distinct() on the inputs of this join instead",
             )
         for side, schema in (("left", self.left), ("right", self.right)):
             if CHANGE in schema.names and not isinstance(self.bound, Regular):
                 raise FlowError(
-                    f"the {side} side of this join is a stream of changes",
-                    hint="a join by window or by interval needs rows that stay: let the step before "
-                    'give rows when they are final (emit="close"), or join without a bound',
+                    f"the {side} side of this window or interval join is a change stream",
+                    hint='let the step before emit final rows (emit="close"), or join without a bound',
                 )
 
 
 def _key_schema(left: pa.Schema, right: pa.Schema, on: tuple[tuple[str, str], ...]) -> pa.Schema:
-    """The key's columns by their left names; FlowError if the two sides do not fit together."""
+    """The key columns under their left names. Raises FlowError if the two sides do not fit together."""
     if not on:
-        raise FlowError("the join has no key", hint="name the columns that must be equal")
+        raise FlowError("the join has no key", hint="name the columns to join on")
     fields = []
     for names in on:
         pair = []
         for side, schema, name in zip(("left", "right"), (left, right), names, strict=True):
             if schema.names.count(name) != 1:
                 raise FlowError(
-                    f"the {side} side of the join has no column {name!r} to join on, or several",
+                    f"the {side} side of the join has no column {name!r}, or more than one",
                     hint=f"its columns are {', '.join(schema.names)}",
                 )
             pair.append(schema.field(name))
@@ -229,14 +228,14 @@ def _key_schema(left: pa.Schema, right: pa.Schema, on: tuple[tuple[str, str], ..
         fields.append(pair[0])
     if len({field.name for field in fields}) < len(fields):
         raise FlowError(
-            "a left column stands twice in the join's key",
+            "a left column occurs twice in the join's key",
             hint="compare the right columns with each other before the join",
         )
     return pa.schema(fields)
 
 
 class JoinSender:
-    """Sends each row by its key, and once for each window; rows that cannot match stay behind."""
+    """Sends each row by its key, once for each of its windows. Rows that cannot match are not sent."""
 
     combines = False
 
@@ -245,8 +244,8 @@ class JoinSender:
         self.late: list[tuple[int, pa.RecordBatch]] = []
 
     def add(self, input: int, batch: pa.RecordBatch) -> Iterable[Outgoing]:
-        """Late rows are set aside; a null in the key matches nothing, so only a left join's left
-        rows go on with one."""
+        """Set late rows aside and return the others to send. Rows with a null in the key match nothing,
+        so they are only sent if they are left rows of a left join."""
         batch = self._in_time(input, batch)
         if self._plan.how == "inner" or input == 1:
             batch = self._with_key(input, batch)
@@ -258,7 +257,7 @@ class JoinSender:
         return [Outgoing(self._plan.tagged.pack(input, batch), hashes)]
 
     def finish(self) -> tuple[str, Iterable[Outgoing]]:
-        """Everything has been sent."""
+        """End the input. All rows have been sent by then."""
         return ROWS, ()
 
     def _in_time(self, input: int, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -277,7 +276,7 @@ class JoinSender:
         return batch if nulls is None else _where(batch, ~nulls)
 
     def _in_windows(self, bound: InWindow, input: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows once for each window that is open, with its start beside them."""
+        """Repeat each row for each of its open windows, with the start of the window as a column."""
         window = bound.window
         times = event_times(batch.column(bound.times[input]))
         rows, starts = window.spread(times, window.horizon(self._time, self._plan.lateness_ms))

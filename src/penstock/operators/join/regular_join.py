@@ -1,11 +1,11 @@
-"""A join of all rows of a key, of streams whose rows may be taken back.
+"""Joins of all rows of a key, also of change streams, in which rows are taken back.
 
-Every row has a weight, 1 or -1. The weight of a pair is the product of its rows', so what has come
-out in the end is the join of what has gone in, in whatever order it came: a row that is taken back
-before it came is kept with weight -1 until then.
+Every row has a weight, 1 if it is put in and -1 if it is taken back. The weight of a pair is the product of
+its rows' weights, so the output is the same in whatever order rows arrive. A row that is taken back before
+it is put in is kept with weight -1 until then.
 
-In a left join, a left row without a match comes out with nulls for the right side. It is taken back
-when its key gets its first right row, and put in again when the last one is taken back.
+In a left join, a left row without a match is emitted with nulls for the right side. It is taken back
+when its key gets its first right row, and put in again when the last right row is taken back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.operators.join.step import DUE, LEFT, RIGHT, Columns, ExpiringJoin
 from penstock.operators.join.stored_rows import HASH, MATCHED, mark, with_column
 from penstock.operators.operator import CHANGE, EpochTime
 from penstock.operators.places import Places, taken
-from penstock.operators.table_operator import Given, limits, stamp
+from penstock.operators.table_operator import OutputRows, limits, stamp
 from penstock.state.arrays import Array, fixed_array, fixed_values
 from penstock.state.table.bags import Bags
 from penstock.state.table.columns import Column
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from penstock.operators.join.plan import JoinPlan
 
 _RIGHTS = "__rights"
-"""The sum of the weights of a key's right rows: whether its left rows have a match."""
+"""State column with the sum of the weights of a key's right rows. Above zero, its left rows have a match."""
 _UNTIL = "__until"
-"""When a row has outlived its TTL, as due columns hold it."""
+"""Column of stored rows with the end of their TTL, in the format of due columns."""
 
 
 class RegularJoin(ExpiringJoin):
-    """Keeps the rows of both sides, for ever or for the TTL."""
+    """Operator of a join without time bounds. Keeps the rows of both sides, for ever or for the TTL."""
 
     def __init__(self, plan: JoinPlan, slots: int, step_id: str, ordered: bool) -> None:
         assert isinstance(plan.bound, Regular)
@@ -59,7 +59,7 @@ class RegularJoin(ExpiringJoin):
         super().__init__(plan, slots, step_id, ordered, (bags[LEFT], bags[RIGHT]), columns)
 
     def due(self, time: EpochTime) -> dict[str, int]:
-        """Entries with rows that have outlived their TTL. The end of the input is not that."""
+        """Entries with rows whose TTL has ended. The end of the input does not end a TTL."""
         return {} if self._ttl_ms is None else dict.fromkeys(DUE, _limit(time))
 
     def _stamps(self, input: int, get: Get) -> Array:
@@ -67,8 +67,8 @@ class RegularJoin(ExpiringJoin):
 
     def _gone(
         self, input: int, entries: Array, owner: Array, ids: Array, places: Places | None
-    ) -> Iterator[Given]:
-        """Rows go silently: nothing that they gave is taken back."""
+    ) -> Iterator[OutputRows]:
+        """Rows expire without output: their pairs are not taken back."""
         if self.exact[input]:
             rights = self.table.column(_RIGHTS)
             np.subtract.at(rights, entries[owner], self._weights(input, ids))
@@ -76,7 +76,7 @@ class RegularJoin(ExpiringJoin):
 
     def _meet(
         self, input: int, entries: Array, rows: pa.RecordBatch, places: Places | None
-    ) -> Iterator[Given]:
+    ) -> Iterator[OutputRows]:
         at, ids = self._living(1 - input, *self.bags[1 - input].ids(entries))
         weights = np.ones(rows.num_rows, np.int64)
         if CHANGE in rows.schema.names:
@@ -107,9 +107,11 @@ class RegularJoin(ExpiringJoin):
         rows = with_column(rows, _UNTIL, fixed_array(until, pa.int64()))
         super()._store(input, entries, rows)
 
-    def _turned(self, entries: Array, weights: Array, places: Places | None) -> Iterator[Given]:
-        """Left rows that got their first match or lost their last one, by these new right rows: it
-        belongs to the first of their key, or to the last."""
+    def _turned(
+        self, entries: Array, weights: Array, places: Places | None
+    ) -> Iterator[OutputRows]:
+        """Output of left rows that got their first match or lost their last one by these new right rows.
+        Its place is that of the first new right row of the key, or of the last one."""
         left, (some, order, ends) = self.bags[LEFT], grouped(entries)
         before = self.table.column(_RIGHTS)[some]
         np.add.at(self.table.column(_RIGHTS), entries, weights)
@@ -128,9 +130,9 @@ class RegularJoin(ExpiringJoin):
     def _settled(
         self, input: int, entries: Array, rows: pa.RecordBatch, weights: Array
     ) -> tuple[pa.RecordBatch, Array | None]:
-        """New rows with their marks, and which of them stay (None: all), after rows that are equal
-        but for the opposite weight have cancelled each other. A row that cancels one whose nulls
-        are out takes those back."""
+        """Cancel equal rows of opposite weights. Returns the new rows with their match marks, and the
+        numbers of those to store (None for all). A row that cancels an unmatched left row inherits its
+        mark, and so takes back the output with nulls."""
         bags, outer = self.bags[input], self._outer and input == LEFT
         matched = np.ones(rows.num_rows, np.bool_)
         if outer:
@@ -138,17 +140,17 @@ class RegularJoin(ExpiringJoin):
         kept, equal = None, self.plan.equal[input]
         if equal is not None:
             rows = with_column(rows, HASH, equal.hashes(rows))
-            found = equal.find(bags, entries, rows)
-            stored = len(found.ids)
+            same = equal.find(bags, entries, rows)
+            stored = len(same.ids)
             flags = np.ones(stored, np.bool_)
             if outer:
-                flags = fixed_values(bags.values(MATCHED, found.ids))
+                flags = fixed_values(bags.values(MATCHED, same.ids))
             flags = np.append(flags, matched)
-            signs = np.append(self._weights(input, found.ids), weights)
-            numbers = np.append(found.stored, found.new)
-            gone = kernels.cancel(numbers, signs, flags, found.groups, stored)
+            signs = np.append(self._weights(input, same.ids), weights)
+            numbers = np.append(same.stored, same.new)
+            gone = kernels.cancel(numbers, signs, flags, same.groups, stored)
             matched, kept = flags[stored:], np.flatnonzero(~gone[stored:])
-            self._take_out(bags, found.entries[gone[:stored]], found.ids[gone[:stored]])
+            self._take_out(bags, same.entries[gone[:stored]], same.ids[gone[:stored]])
         if outer:
             rows = with_column(rows, MATCHED, fixed_array(matched, pa.bool_()))
         return rows, kept
@@ -161,7 +163,7 @@ class RegularJoin(ExpiringJoin):
             bags.keep(touched, owner[stay], held[stay])
 
     def _living(self, input: int, owner: Array, ids: Array) -> tuple[Array, Array]:
-        """Without rows that have outlived their TTL but have not been taken out yet."""
+        """Leave out rows whose TTL has ended but that have not been removed yet."""
         if self._ttl_ms is None or not len(ids):
             return owner, ids
         assert self._time is not None
@@ -180,6 +182,6 @@ class RegularJoin(ExpiringJoin):
 
 
 def _limit(time: EpochTime) -> int:
-    """Rows that are kept until this time, as due columns hold it, are over."""
+    """The greatest value of `_UNTIL` whose rows have expired at this time."""
     (limit,) = limits(EpochTime(time.epoch, time.now_ms), "processing").values()
     return limit

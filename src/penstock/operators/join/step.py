@@ -1,4 +1,4 @@
-"""What the operators of all joins share: two bags of rows per key, and pairs of them."""
+"""Base classes of the join operators: two bags of rows per key, and the output of pairs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.operators.join.bounds import Get
 from penstock.operators.operator import Answer, EpochTime
 from penstock.operators.places import Places, taken
 from penstock.operators.table_operator import (
-    Given,
+    OutputRows,
     TableOperator,
     answer_of,
     due_entries,
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 LEFT, RIGHT = 0, 1
 _ROWS_PER_BATCH = 1 << 17
 Columns = Callable[[int, int], list[pa.Array]]
-"""Columns of output rows, from one number of theirs to another."""
+"""Function that returns columns of the output rows from one row number up to another."""
 
 
 class JoinOperator(TableOperator):
-    """One join on one host: each row of a channel meets the other side's rows of its key, then joins
-    its own side's. All state is in the table: a bag of rows per side.
+    """One join on one host. Each row of a channel is matched with the other side's stored rows of its
+    key, then stored. All state is in the table: a bag of rows per side.
 
-    Right rows of a channel are there when its left rows come, so that left rows which have a match
-    are not given without one first: the channel cannot be divided. A pair belongs where the row
-    does that came to the other.
+    Right rows of a channel are applied before its left rows, so that left rows which have a match are not
+    emitted without one first. Therefore a channel cannot be divided. A pair has the place of the row that
+    arrived second.
     """
 
     divisible = False
@@ -64,33 +64,33 @@ class JoinOperator(TableOperator):
         self._time: EpochTime | None = None
 
     def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
-        """The keys of both sides' rows, as they are mixed."""
+        """The keys of both sides' rows, in row order."""
         return [self.plan.keys_of_both(batch) for batch in batches]
 
     @abstractmethod
     def due(self, time: EpochTime) -> dict[str, int]:
-        """Entries with rows that can go."""
+        """Entries with rows that may have expired."""
 
     def begin(self, time: EpochTime) -> None:
-        """Rows are kept from this time on."""
+        """Begin a round. TTLs of its rows begin at this time."""
         self._time = time
         for some in self.bags:
             some.tidy()
 
     def fire(self) -> Answer:
-        """Let rows go that can match no more; give left ones that never did. When the input ends,
-        the others go at the end of the round: the rows that it brings may still match."""
+        """Remove rows that can no longer match, and emit left rows that never did. When the input has
+        ended, the remaining rows are removed in `close`: the rows of the last round may still match."""
         assert self._time is not None
         return self._expired(replace(self._time, final=False))
 
     def close(self) -> Answer:
-        """Nothing, unless the input has ended."""
+        """Emit nothing, unless the input has ended: then remove all rows as in `fire`."""
         if self._time is None or not self._time.final:
             return Answer()
         return self._expired(self._time)
 
     def rollback(self) -> None:
-        """Back to the newest durable version."""
+        """Return to the newest durable version."""
         super().rollback()
         self._time = None
 
@@ -101,7 +101,7 @@ class JoinOperator(TableOperator):
 
     def _met(
         self, batches: list[pa.RecordBatch], places: Sequence[Places | None]
-    ) -> Iterator[Given]:
+    ) -> Iterator[OutputRows]:
         parts: tuple[list[pa.RecordBatch], ...] = ([], [])
         wheres: tuple[list[Places], ...] = ([], [])
         for batch, where in zip(batches, places, strict=True):
@@ -118,17 +118,18 @@ class JoinOperator(TableOperator):
                 joined = Places.joined(wheres[input]) if self.ordered else None
                 yield from self._meet(input, entries, rows, joined)
 
-    # -- what the kinds of joins differ in
+    # -- differences between the kinds of joins
 
     @abstractmethod
-    def _expire(self, time: EpochTime) -> Iterator[Given]:
-        """Forget rows whose time has come; gives the output that is due with it."""
+    def _expire(self, time: EpochTime) -> Iterator[OutputRows]:
+        """Remove expired rows. Yields the output that this causes."""
 
     @abstractmethod
     def _meet(
         self, input: int, entries: Array, rows: pa.RecordBatch, places: Places | None
-    ) -> Iterator[Given]:
-        """Let rows of one side meet the other side's, then store them; their entries are touched."""
+    ) -> Iterator[OutputRows]:
+        """Match rows of one side with the other side's, then store them. Yields the output. The entries
+        must be touched."""
 
     # -- making output
 
@@ -140,8 +141,8 @@ class JoinOperator(TableOperator):
         rows: Array,
         ids: Array,
         more: Columns | None = None,
-    ) -> Iterator[Given]:
-        """Output of pairs: row rows[i] of a side's new rows with row ids[i] of the other side's bag."""
+    ) -> Iterator[OutputRows]:
+        """Output of pairs: new row rows[i] of one side with stored row ids[i] of the other side."""
         other = self.bags[1 - input]
         all_once = len(rows) == new.num_rows and bool((rows == np.arange(len(rows))).all())
 
@@ -159,35 +160,35 @@ class JoinOperator(TableOperator):
 
     def _alone(
         self, lefts: Get, rows: Array, places: Places | None, more: Columns | None = None
-    ) -> Iterator[Given]:
-        """Output of these left rows, of columns that `lefts` gives by name, with no right row; the
-        places are those of the output."""
+    ) -> Iterator[OutputRows]:
+        """Output of left rows without a right row. `lefts` returns their columns by name; `places` are
+        those of the output."""
         names, others = self.plan.kept[LEFT], self.plan.kept[RIGHT]
         types = self.output.types[len(names) : len(names) + len(others)]
 
         def columns(low: int, high: int) -> list[pa.Array]:
             at = fixed_array(rows[low:high], pa.int64())
-            found = [lefts(name).take(at) for name in names]
-            return found + [pa.nulls(high - low, type) for type in types]
+            mine = [lefts(name).take(at) for name in names]
+            return mine + [pa.nulls(high - low, type) for type in types]
 
         return self._batches(len(rows), places, columns, more)
 
     def _batches(
         self, rows: int, places: Places | None, columns: Columns, more: Columns | None
-    ) -> Iterator[Given]:
+    ) -> Iterator[OutputRows]:
         for low in range(0, rows, _ROWS_PER_BATCH):
             high = min(rows, low + _ROWS_PER_BATCH)
             arrays = columns(low, high) + ([] if more is None else more(low, high))
             batch = pa.RecordBatch.from_arrays(arrays, schema=self.output)
-            yield Given(batch, None if places is None else places.slice(low, high - low))
+            yield OutputRows(batch, None if places is None else places.slice(low, high - low))
 
     def _columns(self, input: int, ids: Array) -> Get:
-        """The columns of stored rows."""
+        """A function that returns columns of these stored rows by name."""
         bags = self.bags[input]
         return lambda name: bags.values(name, ids)
 
     def _drop_empty(self, entries: Array) -> None:
-        """Remove those of these entries that have no row left."""
+        """Remove the entries that have no rows left."""
         held = self.bags[LEFT].counts(entries) + self.bags[RIGHT].counts(entries)
         self.table.remove(entries[(held == 0) & self.table.present(entries)])
 
@@ -197,31 +198,35 @@ class JoinOperator(TableOperator):
 
 
 _FEW_ROWS = 64
-"""Rows up to which a bag is looked through whenever one of them may go."""
+"""Rows up to which a bag is scanned whenever one of them may have expired."""
 DUE = ("__due_left", "__due_right")
-"""When an entry's rows of each side are looked through. The sides have a column each, so that
-short-lived rows of one do not stir long-lived ones of the other."""
+"""Columns with the times at which an entry's left and right rows are scanned. With one column per side,
+short-lived rows of one side do not cause scans of long-lived rows of the other."""
 
 
 class ExpiringJoin(JoinOperator):
-    """Rows can go from the time on that `_stamps` gives. They may stay longer, since looking through
-    a large bag for a few rows is not worth it: what they must not match they do not match."""
+    """Base class of joins whose rows expire one by one, at the times of `_stamps`.
+
+    Rows may be stored longer than that, since scanning a large bag for a few rows does not pay. Expired rows
+    match nothing, whether they are still stored or not.
+    """
 
     side_columns: ClassVar[list[Column]] = [Column(name, pa.int64()) for name in DUE]
+    """State columns of the due times of both sides."""
     exact: tuple[bool, bool] = (False, False)
-    """Whether rows of each side must go at their very time."""
+    """Whether rows of the left and the right side must be removed as soon as they expire."""
 
     @abstractmethod
     def _stamps(self, input: int, get: Get) -> Array:
-        """When rows of a side, of columns that `get` gives, can go: as due columns hold it."""
+        """Expiry times of rows of a side, in the format of due columns; `get` returns the rows' columns."""
 
     def _gone(
         self, input: int, entries: Array, owner: Array, ids: Array, places: Places | None
-    ) -> Iterator[Given]:
-        """What to give when these rows of these entries (see `Bags.ids`) go, and where it belongs."""
+    ) -> Iterator[OutputRows]:
+        """Output for expired rows of these entries (see `Bags.ids`), with these output places."""
         return iter(())
 
-    def _expire(self, time: EpochTime) -> Iterator[Given]:
+    def _expire(self, time: EpochTime) -> Iterator[OutputRows]:
         stirred = []
         for input, (name, limit) in enumerate(self.due(time).items()):
             entries = due_entries(self.table, {name: limit})

@@ -1,6 +1,6 @@
-"""Rows in a join's bags: which are equal to each other or to new ones, and which have met a match.
+"""Rows in a join's bags: finding equal rows, and marking rows that have a match.
 
-Rows of a bag never change, so that undoing is cheap: a row whose mark changes is stored anew in its place.
+Rows of a bag never change, which makes undo cheap. To change its mark, a row is replaced by a new row.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from penstock.state.keys.index import key_index
 from penstock.state.table.bags import Bags
 
 HASH = "__hash"
-"""A column of bags in which rows are looked for: the hash of the row's other columns (int64)."""
+"""Column (int64) of bags whose rows are compared: the hash of the row's other columns."""
 
 
 class Equal(NamedTuple):
-    """Rows that may be equal: those of one number are."""
+    """The result of comparing new rows with stored rows. Rows with the same number are equal."""
 
     stored: Array
-    """Numbers of stored rows that may be equal to a new one."""
+    """Numbers of the stored rows that may be equal to a new row."""
     ids: Array
-    """Their ids."""
+    """Ids of those stored rows."""
     entries: Array
-    """Their entries."""
+    """Entries of those stored rows."""
     new: Array
-    """The numbers of the new rows."""
+    """Numbers of the new rows."""
     groups: int
-    """Numbers are below this."""
+    """Count of distinct numbers; all numbers are below it."""
 
 
 class EqualRows:
-    """Compares rows by some of their columns: all of the key, so that equal rows share an entry."""
+    """Compares rows by these columns, which include the key: equal rows share an entry."""
 
     def __init__(self, schema: pa.Schema) -> None:
         try:
@@ -45,20 +45,21 @@ class EqualRows:
         except FlowError as problem:
             raise FlowError(
                 f"rows of this step's input cannot be compared: {problem.message}",
-                hint="leave such columns out before this step, or turn them into text",
+                hint="drop such columns before this step, or cast them to text",
             ) from problem
 
     def odd_rows(self, batch: pa.RecordBatch) -> Array | None:
-        """Rows that cannot be compared: with a null inside a nested value; None if there are none."""
+        """Mask (bool) of the rows that cannot be compared because of a null inside a nested value; None
+        if there are none."""
         return self._codec.null_rows(batch)
 
     def hashes(self, batch: pa.RecordBatch) -> pa.Array:
-        """The column `HASH` for these rows."""
+        """The values of column `HASH` for these rows."""
         keys = self._codec.encode(batch)
         return fixed_array(keys.hashes.view(np.int64), pa.int64())
 
     def find(self, bags: Bags, entries: Array, batch: pa.RecordBatch) -> Equal:
-        """Compare new rows, which have their hash, with each other and with their entries' bags."""
+        """Compare new rows, which have the column `HASH`, with each other and with their entries' bags."""
         touched = distinct(entries)
         owner, ids = bags.ids(touched)
         wanted = np.unique(fixed_values(batch.column(HASH)))
@@ -72,10 +73,11 @@ class EqualRows:
 
 
 MATCHED = "__matched"
+"""Column (bool) of a left join's left rows: whether the row has a match."""
 
 
 def with_column(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
-    """The rows with one more column, or with another in the place of the one of this name."""
+    """Append a column, or replace the column of this name."""
     at = batch.schema.get_field_index(name)
     if at >= 0:
         return batch.set_column(at, batch.schema.field(at), column)
@@ -83,7 +85,7 @@ def with_column(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.Record
 
 
 def mark(bags: Bags, entries: Array, ids: Array, matched: bool) -> None:
-    """Mark rows of these (touched) entries; a row may be there more than once."""
+    """Set the mark of rows of these entries, which must be touched. `ids` may have duplicates."""
     other = fixed_values(bags.values(MATCHED, ids)) != matched
     if not other.any():
         return

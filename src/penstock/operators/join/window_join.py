@@ -1,4 +1,4 @@
-"""A join of rows of one window: an entry holds both sides' rows of one key and window."""
+"""Joins of rows in the same window. An entry holds both sides' rows of one key and window."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.operators.join.step import LEFT, RIGHT, Columns, JoinOperator
 from penstock.operators.join.stored_rows import HASH, EqualRows, with_column
 from penstock.operators.operator import EpochTime
 from penstock.operators.places import Places, taken
-from penstock.operators.table_operator import Given, due_column, due_entries, limits, stamp
+from penstock.operators.table_operator import OutputRows, due_column, due_entries, limits, stamp
 from penstock.operators.window.windows import WINDOW_START, time_array
 from penstock.state.arrays import Array, fixed_array, fixed_values
 from penstock.state.table.bags import Bags
@@ -25,7 +25,8 @@ _DUE = due_column("event")
 
 
 class WindowJoin(JoinOperator):
-    """All rows of an entry match each other; it goes when the window is over for late rows too."""
+    """Operator of a window join. All rows of an entry match each other. The entry is removed when the
+    window has ended and its lateness has passed."""
 
     def __init__(self, plan: JoinPlan, slots: int, step_id: str, ordered: bool) -> None:
         assert isinstance(plan.bound, InWindow)
@@ -38,10 +39,10 @@ class WindowJoin(JoinOperator):
         super().__init__(plan, slots, step_id, ordered, bags, [_DUE])
 
     def due(self, time: EpochTime) -> dict[str, int]:
-        """Windows that are over."""
+        """Windows that have ended, and whose lateness has passed."""
         return limits(time, "event")
 
-    def _expire(self, time: EpochTime) -> Iterator[Given]:
+    def _expire(self, time: EpochTime) -> Iterator[OutputRows]:
         entries = due_entries(self.table, self.due(time))
         if not len(entries):
             return
@@ -58,7 +59,7 @@ class WindowJoin(JoinOperator):
 
     def _meet(
         self, input: int, entries: Array, rows: pa.RecordBatch, places: Places | None
-    ) -> Iterator[Given]:
+    ) -> Iterator[OutputRows]:
         starts = fixed_values(rows.column(STARTS))
         rows = rows.select(self.plan.inputs[input].names)
         equal = self.plan.equal[input]
@@ -74,13 +75,13 @@ class WindowJoin(JoinOperator):
     def _unseen(
         self, equal: EqualRows, input: int, entries: Array, rows: pa.RecordBatch
     ) -> tuple[pa.RecordBatch, Array]:
-        """The rows that are the first of their kind in their entry, and where they stood."""
+        """The rows without duplicates, also of stored rows of their entry, and their numbers."""
         keyed = with_column(rows, HASH, equal.hashes(rows))
-        found = equal.find(self.bags[input], entries, keyed)
+        same = equal.find(self.bags[input], entries, keyed)
         # equal rows of one batch may still be of different windows
-        kinds = np.stack([np.append(found.stored, found.new), np.append(found.entries, entries)])
+        kinds = np.stack([np.append(same.stored, same.new), np.append(same.entries, entries)])
         _, first = np.unique(kinds, axis=1, return_index=True)
-        fresh = np.sort(first[first >= len(found.stored)]) - len(found.stored)
+        fresh = np.sort(first[first >= len(same.stored)]) - len(same.stored)
         return keyed.take(fixed_array(fresh, pa.int64())), fresh
 
     def _bounds(self, starts: Array) -> Columns:

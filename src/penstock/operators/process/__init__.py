@@ -1,7 +1,7 @@
-"""Processors: users' own logic per key, with state and timers.
+"""Processors: user code per key, with state and timers.
 
-processor.py       what a user writes
+processor.py       the base class of user code
 step.py            the plan and the operator
-calls.py           one call at a time, undone if it fails, and what is told of a failure
+calls.py           single calls, undone if they fail, and the errors and dead letters of failed calls
 key_calls.py, batch_calls.py, timer_calls.py    calls for rows of a key, rows of a slot, timers
 """

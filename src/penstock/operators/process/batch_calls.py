@@ -16,8 +16,8 @@ from penstock.state.variables.values import in_type
 
 
 class BatchCalls:
-    """Calls `handle_batch`. The operator undoes what a failed channel has changed so far; a failed
-    call among others is undone here, and its rows are halved until the bad ones stand alone."""
+    """Calls `handle_batch`. A failed call is undone, and its rows are halved until the bad rows are found.
+    If the whole channel fails, the operator undoes the earlier calls."""
 
     def __init__(self, caller: Caller) -> None:
         self._method = caller.processor.handle_batch  # type: ignore[attr-defined]
@@ -27,10 +27,10 @@ class BatchCalls:
         self._results = Results()
 
     def rows(self, batch: pa.RecordBatch, timers: Timers, places: Places | None = None) -> Results:
-        """One call per slot, with its rows in order of arrival.
+        """Make one call per slot, with its rows in order of arrival.
 
-        Given the places of the rows, the results have places. What a call gives belongs row by row
-        to what it got, if that is as many; else all of it to the last row.
+        With the places of the rows, the results have places too. If a call returns as many rows as it got,
+        output row i has the place of input row i. Otherwise all output has the place of the last input row.
         """
         self._timers, self._results = timers, Results()
         keys = self._cells.codec.encode(batch)
@@ -60,20 +60,20 @@ class BatchCalls:
                 self._serve(part, keys.take(rows), taken(places, rows))
             if self._caller.sets_aside:
                 return
-            # every row passes in a smaller batch: all there is to blame is the batch
+            # every row succeeds in a smaller batch: no single row is to blame
         failure = self._failure(batch, keys, error)
         if not self._caller.sets_aside:
             raise failure from error
         self._results.dead.append(self._caller.letter(failure.key, failure.row, error))
 
     def _call(self, batch: pa.RecordBatch, keys: Keys, places: Places | None) -> Exception | None:
-        """One call; on an error the table is as it was before."""
+        """Make one call and return its error, if any. On an error the table is as it was before."""
         table = self._cells.table
         mark = table.savepoint()
         try:
             with self._cells.batch(batch, keys):
-                given = self._method(batch, self._timers)
-            batches = conformed(given, self._output)
+                reply = self._method(batch, self._timers)
+            batches = conformed(reply, self._output)
         except Exception as error:
             table.undo(mark)
             return error
@@ -90,28 +90,28 @@ class BatchCalls:
         return self._caller.failure(self._method, key, "row", row, error)
 
 
-def _belonging(given: pa.RecordBatch, places: Places) -> Places:
-    """The places of what a call gave, for rows of these places."""
-    if given.num_rows == len(places):
+def _belonging(rows: pa.RecordBatch, places: Places) -> Places:
+    """The places of a call's output rows, for input rows with these places."""
+    if rows.num_rows == len(places):
         return places
-    return places.take(np.full(given.num_rows, len(places) - 1))
+    return places.take(np.full(rows.num_rows, len(places) - 1))
 
 
-def conformed(given: Any, output: pa.Schema) -> list[pa.RecordBatch]:
-    """What `handle_batch` gave, as batches of the step's output."""
-    if given is None:
+def conformed(reply: Any, output: pa.Schema) -> list[pa.RecordBatch]:
+    """Convert the return value of `handle_batch` to batches of the step's output schema."""
+    if reply is None:
         return []
-    if not isinstance(given, (pa.RecordBatch, pa.Table)):
-        raise TypeError(f"{type(given).__name__} was given: give a RecordBatch, a Table or None")
-    if set(given.schema.names) != set(output.names) or len(given.schema) != len(output):
+    if not isinstance(reply, (pa.RecordBatch, pa.Table)):
+        raise TypeError(f"{type(reply).__name__} returned: return a RecordBatch, a Table or None")
+    if set(reply.schema.names) != set(output.names) or len(reply.schema) != len(output):
         raise TypeError(
-            f"the columns {', '.join(given.schema.names)} were given, not {', '.join(output.names)}"
+            f"the returned columns are {', '.join(reply.schema.names)}, not {', '.join(output.names)}"
         )
     arrays = []
     for field in output:
-        arrays.append(in_type(given.column(field.name), field))
+        arrays.append(in_type(reply.column(field.name), field))
         if arrays[-1].null_count and not field.nullable:
             raise TypeError(f"the column {field.name!r} must not be null")
-    if not given.num_rows:
+    if not reply.num_rows:
         return []
     return [pa.RecordBatch.from_arrays(arrays, schema=output)]

@@ -1,5 +1,7 @@
-"""One call of a processor at a time, undone if it fails; what calls give, and what is told of an
-exception in user code: step, key, row and the line that raised it."""
+"""Single calls of a processor, undone if they fail, and their results.
+
+Errors of user code name the step, the key, the row and the line that raised the exception.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +49,9 @@ def json_text(value: Any) -> str:
 
 
 def user_line(error: BaseException, method: Callable[..., Any]) -> str:
-    """The innermost line of user code that the error went through, or else where `method` begins.
+    """The innermost line of user code in the error's traceback, or else the first line of `method`.
 
-    An error that comes up in a library counts where the library was called.
+    For an error raised in a library, that is the line that called the library.
     """
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not any(other in Path(frame.filename).parents for other in _OTHERS):
@@ -62,23 +64,24 @@ def user_line(error: BaseException, method: Callable[..., Any]) -> str:
 
 
 AT_ONCE = 4096
-"""Rows, or timers, that are Python objects at a time; unless one key has more rows."""
+"""Rows, or timers, that are turned into Python objects at once. A key with more rows exceeds it."""
 
 
 @dataclass
 class Results:
-    """What calls gave: rows, and what was set aside."""
+    """The output of calls: rows and dead letters."""
 
     rows: list[tuple[Any, ...]] = field(default_factory=list)
+    """Output rows that are not in a batch yet."""
     causes: list[int] = field(default_factory=list)
-    """The number of what caused each row; empty where nobody asks for order."""
+    """For each of `rows`, the number of the input row or timer that caused it; empty in unordered flows."""
     batches: list[pa.RecordBatch] = field(default_factory=list)
     places: list[Places] = field(default_factory=list)
-    """The places of each batch's rows; none where nobody asks for order."""
+    """The places of each batch's rows; empty in unordered flows."""
     dead: list[DeadLetter] = field(default_factory=list)
 
     def flush(self, form: RowForm, places: Places | None) -> None:
-        """Turn the rows into a batch; `places` are those of what caused them, by number."""
+        """Turn `rows` into a batch. `places` are those of the input rows or timers, indexed by number."""
         if self.rows:
             self.batches.append(form.batch(self.rows))
             self.rows.clear()
@@ -95,15 +98,14 @@ class Results:
 
 @dataclass(frozen=True)
 class Caller:
-    """Makes calls of a processor for single keys, on the cells of the handle; and the errors and dead
-    letters of calls that fail."""
+    """Calls a processor for single keys, and creates the errors and dead letters of failed calls."""
 
     step: str
     processor: KeyedProcessor
     handle: StateHandle
     output: RowForm
     sets_aside: bool
-    """Bad rows become dead letters, and do not end the step."""
+    """Whether bad rows become dead letters. If not, they fail the step."""
 
     @property
     def cells(self) -> Cells:
@@ -112,9 +114,9 @@ class Caller:
     def failure(
         self, method: Callable[..., Any], key: str, what: str, row: str | None, error: Exception
     ) -> StepError:
-        """The error that ends the step: `method` of the processor raised `error`.
+        """The error that fails the step because `method` of the processor raised `error`.
 
-        `what` says what `row` is: a row, a timer. None if it had not come to one.
+        `what` names the kind of `row`, such as "row" or "timer". `row` is None if the call had read none.
         """
         name = getattr(method, "__qualname__", str(method)).rpartition("<locals>.")[2]
         whose = f" for key {key}" if key else ""
@@ -124,14 +126,14 @@ class Caller:
             hint=FEWER_ROWS
             if isinstance(error, MemoryError)
             else f"look at {user_line(error, method)}; or start the flow with "
-            'on_error="dead_letter" to set such rows aside',
+            'on_error="dead_letter" to turn such rows into dead letters',
             step=self.step,
             key=key,
             row=row or "",
         )
 
     def letter(self, key: str, row: str, error: Exception) -> DeadLetter:
-        """What is told of a row that is set aside, because a call failed with `error` on it."""
+        """The dead letter of a row on which a call failed with `error`."""
         if isinstance(error, MemoryError):
             raise error  # no row is to blame
         return DeadLetter(self.step, key, row, f"{type(error).__name__}: {error}")
@@ -143,8 +145,8 @@ class Caller:
         keep: bool = True,
         note: Callable[[], None] | None = None,
     ) -> list[tuple[Any, ...]]:
-        """One call for key number `at`; undone if it fails, or is not to be kept. `note` is called
-        for each row as it is given."""
+        """Make one call for key number `at` and return its rows. State changes are undone if it fails, or
+        if `keep` is False. `note` is called after each output row."""
         mark = self.cells.begin(at)
         answer: Iterable[Any] | None = None
         rows = []
@@ -163,14 +165,14 @@ class Caller:
         return rows
 
     def names(self, keys: Keys) -> list[tuple[Any, ...]]:
-        """Keys as user code gets them."""
+        """Keys as tuples of Python values, for user code."""
         columns = [python_values(column) for column in self.cells.codec.decode(keys)]
         return list(zip(*columns, strict=True)) if columns else [()] * len(keys)
 
 
 def give_up(answer: Any) -> None:
-    """End a generator of user code now, so that what it does at its end is undone with the rest."""
-    # the error that made us give up is the one to tell, not what comes now
+    """Close a generator of user code now, so that state changes of its clean-up are undone with the rest."""
+    # errors of the clean-up are ignored: the error that led here is the one to report
     with suppress(Exception):
         if hasattr(answer, "close"):
             answer.close()
@@ -178,10 +180,10 @@ def give_up(answer: Any) -> None:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Keep the garbage collector away from objects that are about to die by reference count.
+    """Pause the garbage collector while many short-lived objects exist.
 
-    Otherwise it goes through the rows of many calls again and again and promotes them, which costs
-    as much as the calls themselves.
+    Otherwise it scans the rows of many calls again and again and promotes them, which costs as much as
+    the calls themselves. Reference counting frees the rows anyway.
     """
     running = gc.isenabled()
     gc.disable()

@@ -1,4 +1,4 @@
-"""Calls of a processor for the rows of one key after another."""
+"""Calls of a processor's `handle_input_rows`: the rows of one key after another."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from penstock.state.variables.variable import distinct
 
 
 class KeyCalls:
-    """Calls `handle_input_rows`, for a piece of a channel at a time.
+    """Calls `handle_input_rows`, for one piece of a channel after another.
 
-    What the calls change reaches the table piece by piece: it is for the operator to undo the
-    pieces before one that fails.
+    State changes are written to the table after each piece. If a piece fails, the operator must undo the
+    pieces before it.
     """
 
     def __init__(self, caller: Caller, input: pa.Schema) -> None:
@@ -42,10 +42,10 @@ class KeyCalls:
         self._results = Results()
 
     def rows(self, batch: pa.RecordBatch, timers: Timers, places: Places | None = None) -> Results:
-        """One call per key, in order of first appearance, with the key's rows in order.
+        """Make one call per key, in order of first appearance, with the key's rows in order.
 
-        Given the places of the rows, the results have places: those of the rows that calls had read
-        last when they gave theirs.
+        With the places of the rows, the results have places too: an output row has the place of the input row
+        that the call had read last.
         """
         self._timers, self._ordered, self._results = timers, places is not None, Results()
         codec = self._cells.codec
@@ -69,32 +69,32 @@ class KeyCalls:
         return self._results
 
     def _piece(self, keys: Keys, batch: pa.RecordBatch, ends: Array) -> None:
-        """Serve these keys, whose rows lie one after the other in the batch."""
+        """Make the calls for these keys, whose rows are consecutive in the batch."""
         cells, timers, ordered = self._cells, self._timers, self._ordered
-        given, causes = self._results.rows, self._results.causes
+        out, causes = self._results.rows, self._results.causes
         method, write = self._method, self._caller.output.write
         rows = self._input.rows(batch.columns, batch.num_rows)
         names = self._caller.names(keys)
         start = 0
         with cells.work(keys, cells.table.find(keys)):
             for at, (key, end) in enumerate(zip(names, ends.tolist(), strict=True)):
-                mark, before, answer = cells.begin(at), len(given), None
+                mark, before, answer = cells.begin(at), len(out), None
                 feed = iter(rows[start:end])
                 try:
                     answer = method(key, feed, timers)
                     if answer is not None and not ordered:
                         for row in answer:
-                            given.append(write(row))
+                            out.append(write(row))
                     elif answer is not None:
                         last, unread = end - 1, partial(length_hint, feed)
                         for row in answer:
-                            given.append(write(row))
+                            out.append(write(row))
                             causes.append(last - unread())
                         _from(causes, before, start)
                 except Exception as error:
                     give_up(answer)
                     cells.undo(mark)
-                    del given[before:], causes[before:]
+                    del out[before:], causes[before:]
                     self._without_bad_rows(at, key, start, rows[start:end], feed, error)
                 start = end
 
@@ -107,8 +107,9 @@ class KeyCalls:
         feed: Iterator[Row],
         error: Exception,
     ) -> None:
-        """A call with these rows, numbered from `first` on, failed: set the row to blame aside and
-        call again, until it passes or no row is left. Or end the step."""
+        """Handle a failed call with these rows, numbered from `first` on: turn the bad row into a dead
+        letter and call again, until the call succeeds or no row is left. Raises StepError if bad rows
+        fail the step."""
         caller, whose = self._caller, json_text(key)
         numbers, causes = list(range(first, first + len(rows))), self._results.causes
 
@@ -128,8 +129,7 @@ class KeyCalls:
             feed, before = iter(rows), len(causes)
             try:
                 call = partial(self._method, key, feed, self._timers)
-                given = caller.attempt(at, call, note=note if self._ordered else None)
-                self._results.rows += given
+                self._results.rows += caller.attempt(at, call, note=note if self._ordered else None)
                 return
             except Exception as another:
                 del causes[before:]
@@ -138,15 +138,15 @@ class KeyCalls:
     def _to_blame(
         self, at: int, key: tuple[Any, ...], rows: list[Row], read: int, error: Exception
     ) -> tuple[int, Exception]:
-        """Which row a failed call failed on, and how.
+        """The number of the row on which a call failed, and the error.
 
-        It is the last one read; unless the call had read them all, as with `list(rows)`: then it is
-        the last row of the shortest beginning of the rows that fails.
+        That is the last row read. If the call had read all rows, as with `list(rows)`, it is the last row
+        of the shortest prefix of the rows that fails.
         """
         if read < len(rows):
             return max(read - 1, 0), error
         passes, fails = 0, len(rows)
-        attempt = fails - 1  # most often a call did fail on the last row that it read
+        attempt = fails - 1  # most often the last row read is the bad one
         while fails - passes > 1:
             call = partial(self._method, key, iter(rows[:attempt]), self._timers)
             try:
@@ -159,7 +159,7 @@ class KeyCalls:
 
 
 def _from(causes: list[int], since: int, start: int) -> None:
-    """What a call gave before it had read any row belongs to its first one."""
+    """Attribute rows that a call emitted before it had read any row to its first row."""
     while since < len(causes) and causes[since] < start:
         causes[since] = start
         since += 1

@@ -1,8 +1,8 @@
-"""A `process` step on a host: a user's processor, called whole or not at all.
+"""The plan and the operator of a `process` step.
 
-Per key, calls work on cells (see `state.variables.variable`) that reach the table when a whole channel
-has been served; `handle_batch` works on the table itself, between savepoints. Either way a failing call is
-undone. Then the step fails, or, with `on_error="dead_letter"`, the row to blame is set aside and
+Calls of `handle_input_rows` work on cells (see `state.variables.variable`), which are written to the table in
+pieces of a channel. `handle_batch` works on the table itself, between savepoints. Either way a failed call
+is undone. Then the step fails, or, with `on_error="dead_letter"`, the bad row becomes a dead letter and
 the call is made again without it.
 """
 
@@ -33,15 +33,14 @@ from penstock.state.variables.timers import ALL_TIMES
 from penstock.state.variables.values import RowForm
 
 _PURGE_EVERY_MS = 100
-"""Least time between two passes over the table for what has outlived its TTL, in rounds of live flows."""
+"""Milliseconds, at least, between two scans of the table for state whose TTL has ended, in live flows."""
 
 
 class ProcessPlan(StepPlan):
-    """A compiled `process` step: shipped to hosts with the user's processor in it.
+    """A compiled `process` step, which is sent to hosts with the user's processor in it.
 
-    Without key names the step is global: its one key is (). By default the processor says itself what
-    it gives. With `nulls`, a null in the key is a key like any other. Nobody can tell how to merge
-    what user code has kept.
+    Without key names the step is global: its only key is (). The output schema is by default the one that the
+    processor declares. With `nulls`, null is allowed in the key. The state of user code cannot be merged.
     """
 
     def __init__(
@@ -55,12 +54,12 @@ class ProcessPlan(StepPlan):
         if not isinstance(processor, KeyedProcessor):
             raise FlowError(
                 f"{type(processor).__name__} is not a KeyedProcessor",
-                hint="derive it from penstock.KeyedProcessor and give an object, not the class",
+                hint="derive it from penstock.KeyedProcessor, and pass an object, not the class",
             )
         name = type(processor).__name__
         by_key = _defines(processor, "handle_input_rows")
         self.by_batch = hasattr(processor, "handle_batch")
-        """Whether the processor takes batches (`handle_batch`) and not the rows of one key."""
+        """Whether the processor defines `handle_batch` and not `handle_input_rows`."""
         if by_key == self.by_batch:
             raise FlowError(
                 f"{name} defines {'both' if by_key else 'neither'} of handle_input_rows "
@@ -70,7 +69,7 @@ class ProcessPlan(StepPlan):
         schema = processor.output_schema if output_schema is None else output_schema
         if schema is None:
             raise FlowError(
-                f"{name} does not say what it gives",
+                f"{name} has no output schema",
                 hint='set output_schema = "word string, n long" in the class',
             )
         self.inputs, self.output = (input_schema,), schema_of(schema)
@@ -83,7 +82,7 @@ class ProcessPlan(StepPlan):
         return type(self.processor).__name__
 
     def sender(self, time: EpochTime, two_stage: bool = False) -> RowSender:
-        """All rows go to the processor."""
+        """Create a sender that sends all rows."""
         return RowSender(self.codec)
 
     def operator(
@@ -95,9 +94,8 @@ class ProcessPlan(StepPlan):
 class ProcessOperator(TableOperator):
     """One `process` step on one host; see `operators.operator.Operator` for the protocol.
 
-    All that lasts from call to call is in the table, timers included, and the epoch's time. A call
-    for a key gets all its rows of a channel, and one of `handle_batch` all of a slot: the channel
-    cannot be divided. Rows that a call gives belong where the row does that it had read last.
+    All state between calls is in the table, timers included. A call gets all rows of a channel for its
+    key, or for its slot with `handle_batch`. Therefore a channel cannot be divided.
     """
 
     divisible = False
@@ -111,7 +109,7 @@ class ProcessOperator(TableOperator):
         ordered: bool = False,
     ) -> None:
         self.handle = StateHandle(plan.codec, plan.has_timers)
-        # a copy, also of all that it holds: neither `init` nor a call of one part may reach another
+        # a deep copy: neither `init` nor a call of one part may affect another part
         self.processor = copy.deepcopy(plan.processor)
         sets_aside, form = on_error == "dead_letter", RowForm(plan.output)
         caller = Caller(step_id, self.processor, self.handle, form, sets_aside)
@@ -130,13 +128,13 @@ class ProcessOperator(TableOperator):
         self._timer_calls = None if queue is None else TimerCalls(caller, queue)
 
     def due(self, time: EpochTime) -> dict[str, int]:
-        """Entries with a timer that is due. What has outlived its TTL need not be here to be gone."""
+        """Entries with a timer that is due. Expired TTLs are not listed: no call sees such state anyway."""
         queue = self.handle.timers
         return {} if queue is None else queue.due_columns(_limits(time)[0])
 
     def begin(self, time: EpochTime) -> None:
-        """Calls see this time. What has outlived its TTL, which no call sees, is taken out now and then:
-        that goes through the table."""
+        """Begin a round at this time. From time to time, state whose TTL has ended is removed, which
+        scans the table; no call sees such state in any case."""
         self._time, self.handle.cells.now_ms = time, time.now_ms
         self._timers = Timers(time.now_ms, time.watermark_ms)
         if time.now_ms >= self._purge_at_ms:
@@ -154,7 +152,7 @@ class ProcessOperator(TableOperator):
             return calls.answer()
 
     def open(self, time: EpochTime) -> Answer:
-        """Take out all that has outlived its TTL, then fire the timers that are due."""
+        """Remove all state whose TTL has ended, then fire the timers that are due."""
         self._purge_at_ms = time.now_ms
         with whole_or_not(self.table):
             return super().open(time)
@@ -162,7 +160,7 @@ class ProcessOperator(TableOperator):
     def _applied(
         self, kind: str, batches: list[pa.RecordBatch], places: Sequence[Places | None]
     ) -> Answer:
-        """All rows of a channel at once."""
+        """Make the calls for all rows of a channel."""
         if self._timers is None:
             raise ProtocolError(f"step {self.step_id} got rows before its epoch was opened")
         batches = [batch for batch in batches if batch.num_rows]
@@ -175,12 +173,12 @@ class ProcessOperator(TableOperator):
         return self._calls.rows(batch, self._timers, Places.joined(some) if some else None).answer()
 
     def rollback(self) -> None:
-        """Return to the newest durable version. There is nothing beside the table to bring back."""
+        """Return to the newest durable version. There is no state beside the table."""
         super().rollback()
         self._timers, self._purge_at_ms = None, 0
 
     def shutdown(self) -> None:
-        """The host ends in good order: let the processor close."""
+        """Close the processor. Called when the host stops normally."""
         self.processor.close()
 
     @contextmanager
@@ -202,7 +200,7 @@ class ProcessOperator(TableOperator):
 
 
 def _limits(time: EpochTime) -> tuple[Limits, Limits]:
-    """Times up to which timers are due, and up to which those that a handler registers meanwhile are."""
+    """Times up to which existing timers are due, and up to which timers registered by handlers are."""
     limits: Limits = {"processing": time.now_ms, "event": time.watermark_ms}
     return ({**limits, "event": ALL_TIMES} if time.final else limits), limits
 

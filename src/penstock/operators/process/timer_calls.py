@@ -1,4 +1,4 @@
-"""Calls of a processor for timers that have expired."""
+"""Calls of a processor's `handle_expired_timer`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from penstock.state.variables.handle import ExpiredTimer, Timers
 from penstock.state.variables.timers import TimeKind, TimerQueue
 
 Limits = Mapping[TimeKind, int | None]
-"""The time up to which, inclusive, timers of each kind are due; None: none of them."""
+"""Per kind of timer, the time in milliseconds up to which (inclusive) timers are due; None if none are."""
 
 
 class TimerCalls:
-    """Calls `handle_expired_timer`. What calls change reaches the table when all have passed."""
+    """Calls `handle_expired_timer`. State changes are written to the table after the last call."""
 
     def __init__(self, caller: Caller, queue: TimerQueue) -> None:
         self._caller, self._queue, self._cells = caller, queue, caller.cells
@@ -28,14 +28,14 @@ class TimerCalls:
         self._names: list[tuple[Any, ...]] = []
         self._results = Results()
         self._fired: list[tuple[int, int]] = []
-        """(expiry, place of its key) of timers whose rows have not been flushed."""
+        """(expiry in milliseconds, number of the key) of timers whose output rows have not been flushed."""
 
     def expired(self, due: Limits, again: Limits, timers: Timers, ordered: bool = False) -> Results:
-        """One call per timer that is due, in order of expiry and then of key.
+        """Make one call per timer that is due, in order of expiry and then of key.
 
-        A timer that a handler registers fires in the same opening if it is due by `again` and
-        later than the one being handled: so a handler can catch up, but not turn in circles. With
-        `ordered`, the results have places: by expiry, and then by the hash of the key.
+        A timer that a handler registers fires in the same round if it is due by `again` and later than the
+        timer being handled. So a handler can catch up, but cannot loop for ever. With `ordered`, the results
+        have places: by expiry, and then by the hash of the key.
         """
         self._results, self._fired = Results(), []
         results = self._results
@@ -66,18 +66,18 @@ class TimerCalls:
         return results
 
     def _fire(self, at: int, expired: ExpiredTimer, timers: Timers) -> list[tuple[int, TimeKind]]:
-        """One call, unless an earlier one has deleted the timer; returns the timers it registered.
+        """Make one call, unless an earlier call has deleted the timer. Returns the timers that it registered.
 
-        The timer is gone when its handler runs, and stays so when the handler fails.
+        The timer is deleted before its handler runs, and stays deleted if the handler fails.
         """
         self._cells.begin(at)
         if not self._queue.delete(expired.expiry_ms, expired.kind):
             return []
         known, key = self._queue.timers(), self._names[at]
         try:
-            given = self._caller.attempt(at, lambda: self._method(key, timers, expired))
-            self._results.rows += given
-            self._results.causes += [len(self._fired)] * len(given)
+            rows = self._caller.attempt(at, lambda: self._method(key, timers, expired))
+            self._results.rows += rows
+            self._results.causes += [len(self._fired)] * len(rows)
             self._fired.append((expired.expiry_ms, at))
         except Exception as error:
             self._failed(key, expired, error)
@@ -85,7 +85,7 @@ class TimerCalls:
         return [] if left is known else [timer for timer in left if timer not in known]
 
     def _places(self, keys: Keys) -> Places:
-        """The places of the timers fired since the last flush."""
+        """The places of the timers that fired since the last flush."""
         expiries, at = np.array(self._fired, np.int64).reshape(-1, 2).T
         return Places.of_due(expiries, keys.hashes[at])
 

@@ -1,8 +1,8 @@
-"""The first rows of each key in an order, and the first row of each key that comes.
+"""Top-n: the first rows of each key in an order. Distinct: the first row of each key to arrive.
 
-order.py       the order of rows, and the first of those kept and those that have just come
+order.py       the order of rows; merging kept rows and new rows in that order
 plan.py        the plan of a top-n, and its senders
-step.py        its operator
-distinct.py    the first row of each key: plan, sender and operator
+step.py        the operator of a top-n
+distinct.py    the plan, sender and operator of distinct
 kernels.py     compiled loops
 """

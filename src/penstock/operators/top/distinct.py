@@ -1,4 +1,4 @@
-"""A step that lets the first row of each key pass, and no other."""
+"""The distinct step: it emits the first row of each key and drops all others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.operators.operator import Answer, EpochTime, OnError
 from penstock.operators.places import Places, taken
 from penstock.operators.table_operator import (
     Clock,
-    Given,
+    OutputRows,
     TableOperator,
     due_column,
     due_entries,
@@ -31,8 +31,8 @@ from penstock.state.table.table import ColumnTable
 class DistinctPlan(RowPlan):
     """The first row of each key, or of each key and window.
 
-    With `ttl_ms` a key is forgotten that long after its row came, by the time of day; with a window,
-    when the window is over. Otherwise a key is kept for ever.
+    With `ttl_ms` a key is forgotten that many milliseconds after its first row arrived, by the time of day.
+    With a window it is forgotten when the window has ended. Otherwise a key is kept for ever.
 
     >>> schema = pa.schema([("user", pa.string()), ("n", pa.int64())])
     >>> plan = DistinctPlan(schema, ["user"])
@@ -59,8 +59,8 @@ class DistinctPlan(RowPlan):
         self.ttl_ms = ttl_ms
         if ttl_ms is not None and (ttl_ms <= 0 or window is not None):
             raise FlowError(
-                f"distinct cannot forget keys after {ttl_ms} ms",
-                hint="give a ttl of at least a millisecond, and none with a window",
+                f"distinct cannot use a ttl of {ttl_ms} ms here",
+                hint="use a ttl of at least 1 ms, and none with a window",
             )
         clock: Clock | None = None if ttl_ms is None else "processing"
         super().__init__(input_schema, key_names, window, on, lateness_ms, nulls, clock)
@@ -70,7 +70,7 @@ class DistinctPlan(RowPlan):
         return "distinct" if self.window is None else f"distinct in each window, {self.window}"
 
     def sender(self, time: EpochTime, two_stage: bool = False) -> DistinctSender:
-        """Sends the first row of each key, where there are many of a key, or in any case."""
+        """Create a sender that drops duplicates where that pays, or always with `two_stage`."""
         return DistinctSender(self, time, two_stage)
 
     def operator(
@@ -80,7 +80,7 @@ class DistinctPlan(RowPlan):
 
 
 class DistinctSender(PruningSender):
-    """Leaves out rows whose key the task has sent already."""
+    """Drops rows whose key the task has sent already."""
 
     def __init__(self, plan: DistinctPlan, time: EpochTime, always: bool = False) -> None:
         super().__init__(plan, time, always)
@@ -89,13 +89,13 @@ class DistinctSender(PruningSender):
     def _needed(self, batch: pa.RecordBatch, keys: Keys) -> Array:
         before = self._index.size
         entries = self._index.upsert(keys)
-        # entries are numbered as they come: a new one is greater than all before it
+        # entries are numbered by first appearance: a new one is greater than all before it
         highest = np.maximum.accumulate(np.append(before - 1, entries))
         return np.flatnonzero(entries > highest[:-1])
 
 
 class DistinctOperator(TableOperator):
-    """Knows which keys have come; gives the rows of those that had not, at once."""
+    """Keeps the keys that have been seen, and emits the first row of each new key at once."""
 
     def __init__(self, plan: DistinctPlan, slots: int, step_id: str, ordered: bool = False) -> None:
         self._due = None if plan.clock is None else due_column(plan.clock)
@@ -104,30 +104,32 @@ class DistinctOperator(TableOperator):
         self.plan, self._time = plan, EpochTime(0, 0)
 
     def due(self, time: EpochTime) -> dict[str, int]:
-        """Keys that are forgotten. Not at the end of the input: its last rows may still come."""
+        """Keys to forget. The end of the input does not count: its last rows may still arrive."""
         return (
             {} if self.plan.clock is None else limits(replace(time, final=False), self.plan.clock)
         )
 
     def begin(self, time: EpochTime) -> None:
-        """Keys that come now are kept for the TTL from this time on."""
+        """Begin a round. TTLs of its new keys begin at this time."""
         self._time = time
 
     def fire(self) -> Answer:
-        """Forget what is over."""
+        """Forget keys whose TTL or window has ended."""
         over = due_entries(self.table, self.due(self._time))
         if len(over):
             self.table.remove(over)
         return Answer()
 
-    def _take(self, kind: str, batch: pa.RecordBatch, places: Places | None) -> Iterable[Given]:
+    def _take(
+        self, kind: str, batch: pa.RecordBatch, places: Places | None
+    ) -> Iterable[OutputRows]:
         rows = self._new(batch)
         if len(rows):
-            given = self._given(batch.take(fixed_array(rows, pa.int64())))
-            yield Given(given, taken(places, rows))
+            out = self._output_rows(batch.take(fixed_array(rows, pa.int64())))
+            yield OutputRows(out, taken(places, rows))
 
     def _new(self, batch: pa.RecordBatch) -> Array:
-        """The first row of each key that is not in the table, which then is."""
+        """Add the keys that are not in the table. Returns the number of the first row of each."""
         keys = self.plan.codec.encode(batch)
         unknown = np.flatnonzero(self.table.find(keys) < 0)
         if not len(unknown):
@@ -148,7 +150,7 @@ class DistinctOperator(TableOperator):
         assert self.plan.ttl_ms is not None
         return stamp(np.full(len(rows), self._time.now_ms + self.plan.ttl_ms, np.int64))
 
-    def _given(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _output_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         windows = self.plan.windows
         columns = batch.columns
         if windows is not None:

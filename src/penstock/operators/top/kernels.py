@@ -1,4 +1,4 @@
-"""Compiled loops of the top-n. A code is an int64 by which smaller comes first (see `order`)."""
+"""Compiled loops of the top-n. A code is an int64 sort key: smaller codes come first (see `order`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from numba import njit
 
 @njit(cache=True, nogil=True)
 def prefix(offsets, data, out):  # type: ignore[no-untyped-def]
-    """The first eight bytes of each text, as numbers of the same order."""
+    """Write the first eight bytes of each text to `out`, as int64 of the same order."""
     for i in range(len(out)):
         start, stop = offsets[i], offsets[i + 1]
         bits = np.uint64(0)
@@ -20,7 +20,7 @@ def prefix(offsets, data, out):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def clip(words, out):  # type: ignore[no-untyped-def]
-    """128-bit integers, two words each, as the nearest 64-bit ones."""
+    """Write 128-bit integers, two words each, to `out` as the nearest int64."""
     for i in range(len(out)):
         low, high = words[2 * i], words[2 * i + 1]
         if high == (low >> 63):
@@ -31,7 +31,7 @@ def clip(words, out):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def contenders(entries, codes, cells, bars, n):  # type: ignore[no-untyped-def]
-    """The rows that may be among the first n of their entry, which -1 stands for if it is new."""
+    """The rows that may be among the first n of their entry; an entry of -1 is new."""
     rows = np.empty(len(entries), np.int64)
     count = 0
     for i in range(len(entries)):
@@ -46,7 +46,7 @@ def contenders(entries, codes, cells, bars, n):  # type: ignore[no-untyped-def]
 def leaders(groups, counts, codes, n):  # type: ignore[no-untyped-def]
     """The rows whose code is not greater than the n-th smallest of their group.
 
-    `counts` says how many rows each group has. Each group has room for its n best codes so far.
+    `counts` has the number of rows of each group. The n best codes of each group are kept on the way.
     """
     starts = np.empty(len(counts) + 1, np.int64)
     starts[0] = 0
@@ -80,7 +80,7 @@ def leaders(groups, counts, codes, n):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def with_latest(groups, many, times, kept):  # type: ignore[no-untyped-def]
-    """The kept rows, and of groups whose greatest time none of them has, a row that has it."""
+    """The kept rows, and for each group one row with its greatest time if no kept row has that time."""
     latest = np.full(many, -1, np.int64)
     for i in range(len(groups)):
         g = groups[i]
@@ -100,9 +100,9 @@ def with_latest(groups, many, times, kept):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def places(groups, starts, ties):  # type: ignore[no-untyped-def]
-    """The place of each row in its group, from zero on; with `ties`, that of the first equal one.
+    """The rank of each row in its group, from 0. With `ties`, equal rows have the rank of the first of them.
 
-    Rows are sorted; `starts` says where one is not equal to that before it.
+    Rows are sorted; `starts` marks the rows that differ from the row before.
     """
     out = np.empty(len(groups), np.int64)
     at = run = 0
@@ -118,7 +118,7 @@ def places(groups, starts, ties):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def missing(ids, ranks, other_ids, other_ranks):  # type: ignore[no-untyped-def]
-    """Where an (id, rank) is not among the others (bool)."""
+    """Mask (bool) of the (id, rank) pairs that are not among the others."""
     room = 16
     while room < 2 * len(other_ids):
         room *= 2

@@ -1,5 +1,4 @@
-"""The order of a top-n: what a user wrote, codes that decide most comparisons, and the first rows of
-those that are kept already and those that have just come."""
+"""The order of a top-n: parsing it, codes that decide most comparisons, and merging kept and new rows."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from penstock.state.keys.encoding import is_text, text_blob
 from penstock.state.table.bags import Bags
 
 MOST = 256
-"""The largest n for which couriers, and hosts before they sort, look for the first rows of each key."""
+"""Largest n for which couriers, and hosts before they sort, select the first rows of each key by code."""
 _LEAST = np.iinfo(np.int64).min
 
 
@@ -30,26 +29,26 @@ class By(NamedTuple):
 
 
 def parse_order(by: str | Sequence[str], schema: pa.Schema) -> tuple[By, ...]:
-    """The columns of an order as users write it.
+    """Parse an order as users write it.
 
     >>> parse_order("price desc, at", pa.schema([("price", pa.int64()), ("at", pa.int64())]))
     (By(column='price', descending=True), By(column='at', descending=False))
     """
-    found: dict[str, By] = {}
+    columns: dict[str, By] = {}
     for item in [by] if isinstance(by, str) else by:
         parts = [item] if item in schema.names else item.split(",")
         for part in parts:
-            one = _one(part.strip(), schema)
-            found.setdefault(one.column, one)
-    if not found:
-        raise FlowError("an order needs a column", hint='for example by="price desc, at"')
-    return tuple(found.values())
+            column = _parse_column(part.strip(), schema)
+            columns.setdefault(column.column, column)
+    if not columns:
+        raise FlowError("the order has no column", hint='name one: by="price desc, at"')
+    return tuple(columns.values())
 
 
 def coarse_codes(column: pa.Array | pa.ChunkedArray, descending: bool) -> Array:
-    """Integers (int64) that never contradict the order: a smaller one is that of an earlier value.
+    """Integers (int64) that never contradict the order: a value with a smaller code comes first.
 
-    Values of one integer may still differ: text is looked at for its first eight bytes only.
+    Different values may have the same code: only the first eight bytes of text are used.
 
     >>> coarse_codes(pa.array([5, None, 7]), descending=True).argsort()
     array([2, 0, 1])
@@ -62,12 +61,12 @@ def coarse_codes(column: pa.Array | pa.ChunkedArray, descending: bool) -> Array:
     return ~codes if descending else codes
 
 
-def _one(text: str, schema: pa.Schema) -> By:
+def _parse_column(text: str, schema: pa.Schema) -> By:
     name, _, direction = text.rpartition(" ")
     by = By(text)
     if text not in schema.names and direction.lower() in ("asc", "desc"):
         by = By(name.strip(), direction.lower() == "desc")
-    hint = f'write for example "price desc, at"; the columns are {", ".join(schema.names)}'
+    hint = f'use for example "price desc, at"; the columns are {", ".join(schema.names)}'
     one_field(schema, by.column, "the order", hint=hint)
     return by
 
@@ -87,10 +86,10 @@ def _codes(array: pa.Array) -> Array:
 
 
 class MixedRows:
-    """First the rows of bags by these ids, then these rows of a batch.
+    """Stored rows of a bag, followed by new rows of a batch.
 
-    Columns are put together only when they are asked for, and only of the rows that need them: most
-    rows are told apart by the first column of an order.
+    Columns are concatenated only on demand, and only for the rows that need them: the first column of an
+    order decides most comparisons.
     """
 
     def __init__(self, bags: Bags, ids: Array, batch: pa.RecordBatch, rows: Array) -> None:
@@ -99,15 +98,15 @@ class MixedRows:
     def first(
         self, n: int, order: Sequence[By], rest: Sequence[By], groups: Array, with_ties: bool
     ) -> Array:
-        """The first n rows of each group, by group and order.
+        """The numbers of the first n rows of each group, sorted by group and order.
 
-        What the order leaves open the rest decides, and then which row was first. With ties, rows
-        that are equal in the order to the n-th are among them.
+        Rows that are equal in the order are sorted by `rest`, and then by row number. With ties, rows
+        that are equal in the order to the n-th row are included.
         """
         columns = list(self._columns(order, np.arange(len(groups))))
         places: Array = sort_order(columns, groups)
         starts = run_starts(columns, groups, places)
-        # all of a run of equal rows, or none of it
+        # keep all rows of a run of equal rows, or none
         near = kernels.places(groups[places], starts, True) < n
         places, starts = places[near], starts[near]
         same = tied(starts)
@@ -126,10 +125,10 @@ class MixedRows:
         old = places < len(self._ids)
         kept = self._bags.values(name, self._ids[places[old]])
         rows = fixed_array(self._rows[places[~old] - len(self._ids)], pa.int64())
-        came = one_chunk(self._batch.column(name)).take(rows)
-        if not len(kept) or not len(came):
-            return came if not len(kept) else kept
-        both = pa.concat_arrays([kept, came])
+        new = one_chunk(self._batch.column(name)).take(rows)
+        if not len(kept) or not len(new):
+            return new if not len(kept) else kept
+        both = pa.concat_arrays([kept, new])
         back = np.empty(len(places), np.int64)
         back[np.concatenate([np.flatnonzero(old), np.flatnonzero(~old)])] = np.arange(len(places))
         if (back[1:] > back[:-1]).all():

@@ -1,5 +1,4 @@
-"""The plan of a step that keeps the first n rows of each key, and its senders in couriers, which do not
-send rows that cannot be among them."""
+"""The plan of a top-n, and its senders in couriers, which drop rows that cannot be among the first n."""
 
 from __future__ import annotations
 
@@ -35,18 +34,18 @@ from penstock.state.table.bags import Bags
 class TopPlan(RowPlan):
     """The first n rows of each key, or of each key and window, in an order.
 
-    `by` is an order such as "price desc, at": nulls are smallest, and what it leaves open is decided
-    by all other columns, ascending, so that nothing depends on the order of arrival. With `ties`,
-    rows that are equal to the n-th in `by` are kept too. `rank` names a column for the place of a
-    row, from 1 on; with `ties` equal rows have the same one.
+    `by` is an order such as "price desc, at"; nulls are smallest. Rows that are equal in `by` are ordered by
+    all other columns, ascending, so that the result does not depend on the order of arrival. With `ties`,
+    rows that are equal to the n-th in `by` are kept too. `rank` names an output column for the rank of a
+    row, from 1; with `ties` equal rows have the same rank.
 
-    What is given, and when (`emit`):
+    `emit` says which rows are emitted, and when:
 
-    - "changes": each epoch what it puts in and takes back, in a column `_change`;
-    - "update", for n = 1 only: each epoch the rows that took a key's place;
-    - "close": the rows of a key once, when it is over, which is then forgotten. A window is over when
-      the watermark has reached its end (plus the lateness); a key with `until`, a column of times,
-      when the watermark is after the greatest of them.
+    - "changes": each epoch, the rows put in and taken back, with a column `_change`.
+    - "update", for n = 1 only: each epoch, the new first row of each key that has one.
+    - "close": the rows of a key once, when it has ended; then the key is forgotten. A window has ended when
+      the watermark has reached its end plus the lateness. With `until`, a column of times, a key has
+      ended when the watermark is after the greatest of its times.
 
     >>> schema = pa.schema([("user", pa.string()), ("score", pa.int64())])
     >>> plan = TopPlan(schema, ["user"], 2, "score desc", rank="place")
@@ -81,9 +80,9 @@ class TopPlan(RowPlan):
         more += [pa.field(CHANGE, pa.int8())] if self.emit == "changes" else []
         self.output = pa.schema([*input_schema, *self.bounds, *more])
         self.order: tuple[By, ...] = parse_order(by, input_schema)
-        used = {*self.key_names, *(one.column for one in self.order)}
+        used = {*self.key_names, *(by.column for by in self.order)}
         self.rest = tuple(By(name) for name in input_schema.names if name not in used)
-        """What decides where the order does not."""
+        """The other columns, which break ties in the order."""
 
     def __str__(self) -> str:
         by = self.by if isinstance(self.by, str) else ", ".join(self.by)
@@ -92,11 +91,11 @@ class TopPlan(RowPlan):
         return f"first {self.n}{ties} by {by}{within}"
 
     def unfit(self, input: int, batch: pa.RecordBatch) -> Unfit | None:
-        """Rows without a key or a time."""
+        """Rows with a null in the key or in a time column."""
         return unfit_rows(self.user_codec, self.key_names, [self.on, self.until], batch)
 
     def sender(self, time: EpochTime, two_stage: bool = False) -> Sender:
-        """Leaves out what cannot be among the first n of a key."""
+        """Create a sender that drops rows which cannot be among the first n of a key."""
         if two_stage:
             return GatheringTopSender(self, time)
         return TopSender(self, time)
@@ -107,7 +106,7 @@ class TopPlan(RowPlan):
         return top_step.TopOperator(self, slots, step_id, ordered)
 
     def over_ms(self, batch: pa.RecordBatch) -> Array:
-        """The watermark from which on each row's key is over, for rows with an `until`."""
+        """The watermark, in milliseconds, at which each row's key has ended, by the column `until`."""
         assert self.until is not None
         # the watermark must be after the time, which may be a fraction of a millisecond
         over: Array = event_times(batch.column(self.until)) // 1000 + 1 + self.lateness_ms
@@ -116,21 +115,22 @@ class TopPlan(RowPlan):
     def _check(self, schema: pa.Schema) -> None:
         closes = self.has_timers
         if self.n < 1:
-            raise FlowError(f"top needs at least one row, not {self.n}", hint="use n=1 or more")
+            raise FlowError(f"n of top is {self.n}", hint="use 1 or more")
         if self.until is not None:
             time_field(schema, self.until, "until")
             if self.window is not None:
                 raise FlowError(
-                    "top got both a window and until", hint="a window is over by itself"
+                    "top has both a window and until",
+                    hint="leave out until: the window ends by itself",
                 )
         if self.window is None and (self.on is not None or (self.lateness_ms and not closes)):
             raise FlowError(
-                "top got an event time or a lateness without a window",
-                hint="give it a window too, or leave them out",
+                "top has an event time or a lateness, but no window",
+                hint="add a window, or leave them out",
             )
         if self.rank is not None and self.rank in (*schema.names, CHANGE):
             raise FlowError(
-                f"there is a column {self.rank!r} already", hint="give the rank another name"
+                f"there is a column {self.rank!r} already", hint="use another name for the rank"
             )
         if self.emit == "close" and not closes:
             raise FlowError(
@@ -140,18 +140,19 @@ class TopPlan(RowPlan):
         if self.emit == "update" and (self.n > 1 or self.ties):
             raise FlowError(
                 'top can emit on "update" only with n=1 and without ties',
-                hint='use emit="changes": a row that falls out is then taken back',
+                hint='use emit="changes": rows that drop out are then taken back',
             )
         if self.emit not in ("close", "update", "changes"):
-            raise FlowError(f"emit={self.emit!r} is not known", hint='use "changes" or "close"')
+            raise FlowError(f"unknown emit {self.emit!r}", hint='use "changes" or "close"')
 
 
 _ENOUGH = 1 << 18
-"""Rows of which a sender that gathers sends the first of each key."""
+"""Rows that a gathering sender collects before it sends the first rows of each key."""
 
 
 class TopSender(PruningSender):
-    """Looks at each batch by itself, and by the first column of the order only."""
+    """Drops rows that cannot be among the first n of their key, judged by one batch and the first column
+    of the order."""
 
     def __init__(self, plan: TopPlan, time: EpochTime) -> None:
         super().__init__(plan, time)
@@ -173,7 +174,7 @@ class TopSender(PruningSender):
         return self._with_latest(batch, groups, self._leaders(batch, groups))
 
     def _groups(self, keys: Keys) -> Array:
-        """The keys, numbered as they come."""
+        """Keys as numbers, in order of first appearance."""
         index = key_index(self._plan.codec.layout)
         index.reserve(len(keys) // 4)
         groups: Array = index.upsert(keys)
@@ -186,7 +187,8 @@ class TopSender(PruningSender):
         return rows
 
     def _with_latest(self, batch: pa.RecordBatch, groups: Array, rows: Array) -> Array:
-        """The rows, and for each key one that says when it is over."""
+        """These rows, and for each key a row with its greatest `until`, which determines when the key
+        ends."""
         if self._plan.until is None or not len(groups):
             return rows
         times = self._plan.over_ms(batch)
@@ -195,9 +197,9 @@ class TopSender(PruningSender):
 
 
 class GatheringTopSender(TopSender):
-    """Gathers many rows before it looks at them, and sends exactly the first n of each key.
+    """Collects many rows, then sends exactly the first n of each key.
 
-    Costs the courier a sort, and a host the fewest rows however many a key has.
+    The courier has to sort, but hosts get few rows however many rows a key has.
     """
 
     def __init__(self, plan: TopPlan, time: EpochTime) -> None:
@@ -207,7 +209,7 @@ class GatheringTopSender(TopSender):
         self._gathered: list[pa.RecordBatch] = []
 
     def add(self, input: int, batch: pa.RecordBatch) -> Iterator[Outgoing]:
-        """Gives nothing before there are many rows."""
+        """Yields nothing until enough rows are collected."""
         if not self.combines:
             yield from super().add(input, batch)
             return
@@ -216,7 +218,7 @@ class GatheringTopSender(TopSender):
             yield self._first()
 
     def finish(self) -> tuple[str, Iterable[Outgoing]]:
-        """What is left."""
+        """End the input. Returns the remaining rows."""
         return ROWS, [self._first()] if self._gathered else []
 
     def _first(self) -> Outgoing:

@@ -1,4 +1,4 @@
-"""The operator that a host runs for a top-n."""
+"""The operator of a top-n, which runs on hosts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.operators.operator import Answer, EpochTime
 from penstock.operators.ordering import run_starts
 from penstock.operators.places import Places
 from penstock.operators.table_operator import (
-    Given,
+    OutputRows,
     TableOperator,
     answer_of,
     due_column,
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from penstock.operators.top.plan import TopPlan
 
 _BAR = "__bar"
-"""The state column with the code of a key's n-th row: whoever is behind it need not be looked at."""
+"""State column with the code of a key's n-th row. Rows with greater codes can be dropped at once."""
 _ENTRIES_PER_BATCH = 1 << 16
 
 
 class TopOperator(TableOperator):
-    """Keeps the first rows of each key as a bag, in their order."""
+    """Keeps the first rows of each key in a bag, in order."""
 
     def __init__(self, plan: TopPlan, slots: int, step_id: str, ordered: bool = False) -> None:
         self._bags = Bags("rows", plan.rows)
@@ -52,31 +52,33 @@ class TopOperator(TableOperator):
         self._over = np.empty(0, np.int64)
 
     def due(self, time: EpochTime) -> dict[str, int]:
-        """Keys and windows that are over."""
+        """Keys and windows that have ended."""
         return {} if self.plan.clock is None else limits(time, self.plan.clock)
 
     def begin(self, time: EpochTime) -> None:
-        """Nothing is over yet that was there when the round began."""
+        """Begin a round at this time."""
         self._bags.tidy()
         self._firsts.clear()
         self._time, self._over = time, np.empty(0, np.int64)
 
     def fire(self) -> Answer:
-        """Give or forget what is over; at the end of the input only `close` does, after all rows."""
+        """Emit or forget keys that have ended. At the end of the input `close` does that, after all rows."""
         return Answer() if self._time.final else self._finish(self._time)
 
     def close(self) -> Answer:
-        """What the round changed, unless rows are given when their key is over."""
+        """Emit the changes of the round, unless rows are emitted when their key ends."""
         if self.plan.emit == "close":
             return self._finish(self._time) if self._time.final else Answer()
         touched = self.table.touched()
         touched = touched[self.table.present(touched)]
         each = pieces(touched, _ENTRIES_PER_BATCH)
-        return answer_of(given for some in each for given in self._changes(some))
+        return answer_of(out for some in each for out in self._changes(some))
 
-    # -- rows come in
+    # -- input
 
-    def _take(self, kind: str, batch: pa.RecordBatch, places: Places | None) -> Iterable[Given]:
+    def _take(
+        self, kind: str, batch: pa.RecordBatch, places: Places | None
+    ) -> Iterable[OutputRows]:
         plan, first = self.plan, self.plan.order[0]
         keys = plan.codec.encode(batch)
         codes = coarse_codes(batch.column(first.column), first.descending)
@@ -94,7 +96,7 @@ class TopOperator(TableOperator):
             entries[entries < 0] = self.table.upsert(keys.take(unknown))
             self._set_due(batch, unknown, entries, rows)
             everyone[rows] = entries
-        # also those that do not get in: who does may depend on which channel was first
+        # also rows that are not kept: which ones are kept may depend on the order of channels
         self._note(keys, everyone, places)
         distinct, counts, groups = numbered(entries)
         if plan.n <= MOST and len(distinct) < len(rows):
@@ -104,14 +106,14 @@ class TopOperator(TableOperator):
         return ()
 
     def _merge(self, batch: pa.RecordBatch, rows: Array, entries: Array, groups: Array) -> None:
-        """Put rows of a batch, row i of entries[groups[i]], among those that are there."""
+        """Merge rows of a batch into the bags; row i belongs to entries[groups[i]]."""
         plan, bags = self.plan, self._bags
         owner, ids = bags.ids(entries)
         old = len(ids)
         groups = np.concatenate([owner, groups])
         both = MixedRows(bags, ids, batch, rows)
         order = both.first(plan.n, plan.order, plan.rest, groups, plan.ties)
-        # only where a new row is kept has anything changed
+        # an entry has changed only if one of its new rows is kept
         changed = np.zeros(len(entries), np.bool_)
         changed[groups[order[order >= old]]] = True
         order = order[changed[groups[order]]]
@@ -136,7 +138,7 @@ class TopOperator(TableOperator):
         self.table.column(_BAR)[entries[full]] = coarse_codes(values, first.descending)
 
     def _postpone(self, batch: pa.RecordBatch, entries: Array) -> None:
-        """A key is over after the latest time of its rows, also of those that are not kept."""
+        """Move the ends of keys to the latest time of their rows, including rows that are not kept."""
         assert self._due is not None
         due, known = stamp(self.plan.over_ms(batch)), np.flatnonzero(entries >= 0)
         rows = known[due[known] > self.table.column(self._due.name)[entries[known]]]
@@ -145,7 +147,7 @@ class TopOperator(TableOperator):
             np.maximum.at(self.table.column(self._due.name), entries[rows], due[rows])
 
     def _set_due(self, batch: pa.RecordBatch, unknown: Array, entries: Array, rows: Array) -> None:
-        """New entries are over at some time."""
+        """Set the due times of new entries."""
         if self._due is None:
             return
         new = np.searchsorted(rows, unknown)
@@ -154,14 +156,14 @@ class TopOperator(TableOperator):
         times = self.plan.over_ms(some) if windows is None else windows.due_ms(some[WINDOW_START])
         np.maximum.at(self.table.column(self._due.name), entries[new], stamp(times))
 
-    # -- rows go out
+    # -- output
 
     def _finish(self, time: EpochTime) -> Answer:
-        """Forget what is over; give its rows first if that is when they are given."""
+        """Forget keys that have ended; with emit="close", emit their rows first."""
         over = due_entries(self.table, self.due(time))
         if not len(over):
             return Answer()
-        given = []
+        out = []
         if self.plan.emit == "close":
             assert self._due is not None
             for some in pieces(over, _ENTRIES_PER_BATCH):
@@ -170,16 +172,16 @@ class TopOperator(TableOperator):
                     entries, due = some[owner], self.table.column(self._due.name)
                     places = self._due_places(due[entries], entries, time.final)
                     rows = self._output(ids, self._ranks(owner, ids), None)
-                    given.append(Given(rows, places))
+                    out.append(OutputRows(rows, places))
         self.table.remove(over)
         self._over = over
-        return answer_of(given)
+        return answer_of(out)
 
-    def _changes(self, entries: Array) -> Iterator[Given]:
-        """What was taken back of these entries since the round began, then what was put in."""
+    def _changes(self, entries: Array) -> Iterator[OutputRows]:
+        """Yield the rows of these entries that the round took back, then those that it put in."""
         old_owner, old = self._bags.before(entries)
         if len(self._over):
-            # rows of keys that were over when the round began were not taken back
+            # rows of keys that had ended when the round began are not taken back
             there = ~np.isin(entries[old_owner], self._over)
             old_owner, old = old_owner[there], old[there]
         owner, new = self._bags.ids(entries)
@@ -188,13 +190,13 @@ class TopOperator(TableOperator):
         came = kernels.missing(new, new_ranks, old, old_ranks)
         if gone.any() and self.plan.emit == "changes":
             rows = self._output(old[gone], old_ranks[gone], -1)
-            yield Given(rows, self._first(entries[old_owner[gone]]))
+            yield OutputRows(rows, self._first(entries[old_owner[gone]]))
         if came.any():
             rows = self._output(new[came], new_ranks[came], 1)
-            yield Given(rows, self._first(entries[owner[came]]))
+            yield OutputRows(rows, self._first(entries[owner[came]]))
 
     def _ranks(self, owner: Array, ids: Array) -> Array:
-        """The rank of each row among those of its owner; zeros if nobody asks for it."""
+        """The rank of each row among the rows of its owner, from 1; zeros if the plan has no rank."""
         plan = self.plan
         if plan.rank is None or not len(ids):
             return np.zeros(len(ids), np.int64)

@@ -13,7 +13,7 @@ from penstock.state.keys.kernels import load8
 
 @njit(cache=True, nogil=True)
 def panes(times, every, offset, rest):  # type: ignore[no-untyped-def]
-    """The start of each time's pane. Neighbours in a stream are mostly in the same one."""
+    """The start of each time's pane. Fast for streams whose neighbours are mostly in the same pane."""
     out = np.empty(len(times), np.int64)
     low, high = np.int64(0), np.int64(0)
     for i in range(len(times)):
@@ -30,7 +30,7 @@ def panes(times, every, offset, rest):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def late(times, size, every, offset, horizon):  # type: ignore[no-untyped-def]
-    """Whether the last window of each time ends at or before the horizon."""
+    """Mask (bool) of the times whose last window ends at or before the horizon."""
     out = np.empty(len(times), np.bool_)
     for i in range(len(times)):
         last = (times[i] - offset) // every * every + offset
@@ -40,7 +40,7 @@ def late(times, size, every, offset, horizon):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def spread(times, size, every, offset, horizon):  # type: ignore[no-untyped-def]
-    """(row, start) of each window of each time that ends after the horizon, starts ascending."""
+    """Rows and starts of all windows that end after the horizon: by row, then by start."""
     n = len(times)
     firsts, counts = np.empty(n, np.int64), np.empty(n, np.int64)
     total = 0
@@ -67,7 +67,7 @@ def spread(times, size, every, offset, horizon):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def closing_stamps(starts, size, moved):  # type: ignore[no-untyped-def]
-    """When windows close: the first millisecond at or after their end, plus `moved`."""
+    """The closing times of windows: the first millisecond at or after their end, plus `moved`."""
     out = np.empty(len(starts), np.int64)
     last, stamp = np.int64(0), -(-size // 1000) + moved
     for i in range(len(starts)):
@@ -79,27 +79,27 @@ def closing_stamps(starts, size, moved):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def put_due(due, given, entries, stamps, limit, stay, once, again):  # type: ignore[no-untyped-def]
-    """Say when entries fall due that do not know it yet.
+def put_due(due, emitted, entries, stamps, limit, stay, once, again):  # type: ignore[no-untyped-def]
+    """Set the due times of entries that have none.
 
-    Where windows stay for `stay` milliseconds after they were given, `given` is not empty: entries
-    that were given `once`, and new ones that should have been by now, are given `again`.
+    If windows stay for `stay` milliseconds after they were emitted, `emitted` is not empty. Then entries that
+    were emitted `once`, and new entries that are due already, are marked to be emitted `again`.
     """
-    stays = len(given) > 0
+    stays = len(emitted) > 0
     for i in range(len(entries)):
         entry = np.uint64(entries[i])
         if due[entry] == 0:
             due[entry] = stamps[i]
             if stays and stamps[i] <= limit:
                 due[entry] += stay
-                given[entry] = again
-        elif stays and given[entry] == once:
-            given[entry] = again
+                emitted[entry] = again
+        elif stays and emitted[entry] == once:
+            emitted[entry] = again
 
 
 @njit(cache=True, nogil=True)
 def last_words(offsets, data):  # type: ignore[no-untyped-def]
-    """The last 8 bytes of each key, as one number."""
+    """The last 8 bytes of each key, as an int64."""
     out = np.empty(len(offsets) - 1, np.int64)
     base = np.int64(data.ctypes.data)
     for i in range(len(out)):
@@ -109,7 +109,7 @@ def last_words(offsets, data):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def pairs(users, starts, panes):  # type: ignore[no-untyped-def]
-    """(user << 32 | pane) of each row; rows from starts[j] on have panes[j]."""
+    """The pair (user << 32 | pane) of each row; rows from starts[j] on have panes[j]."""
     out = np.empty(len(users), np.int64)
     for j in range(len(starts)):
         end = starts[j + 1] if j + 1 < len(starts) else len(users)
@@ -120,7 +120,7 @@ def pairs(users, starts, panes):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def find_pairs(users, starts, panes, grid, numbers, size):  # type: ignore[no-untyped-def]
-    """The entry of each row's pair by the grid, and how many there are; new pairs are put down."""
+    """The entry of each row's (user, pane) pair, and the number of pairs. New pairs are added to the grid."""
     out = np.empty(len(users), np.int64)
     for j in range(len(starts)):
         end = starts[j + 1] if j + 1 < len(starts) else len(users)
@@ -139,10 +139,10 @@ def find_pairs(users, starts, panes, grid, numbers, size):  # type: ignore[no-un
 
 @njit(cache=True, nogil=True)
 def group_rows(users, users_in_all, times, order, gap):  # type: ignore[no-untyped-def]
-    """Make sessions of rows: (each row's session, then each session's user, start and end).
+    """Group rows into sessions. Returns each row's session, then each session's user, start and end.
 
-    `order` goes through the rows by time; empty: they lie in it already. Sessions are numbered by
-    their start. `users` are numbers.
+    `order` is the order of the rows by time; it is empty if they are sorted already. Sessions are numbered by
+    their start. `users` are numbers below `users_in_all`.
     """
     n = len(users)
     current = np.full(users_in_all, -1, np.int64)
@@ -165,7 +165,7 @@ def group_rows(users, users_in_all, times, order, gap):  # type: ignore[no-untyp
 
 @njit(cache=True, nogil=True)
 def by_place(order, places, places_in_all):  # type: ignore[no-untyped-def]
-    """The same order, but by place first."""
+    """Sort an order of rows by place first, keeping the order within each place."""
     at = np.zeros(places_in_all + 1, np.int64)
     for i in range(len(places)):
         at[places[i] + 1] += 1
@@ -181,11 +181,11 @@ def by_place(order, places, places_in_all):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def merge_sessions(order, places, starts, ends, stored):  # type: ignore[no-untyped-def]
-    """Merge the sessions of one place that overlap: (each one's new session, then the new sessions'
-    places, starts and ends, and whether each is other than it was).
+    """Merge overlapping sessions of the same place.
 
-    `order` goes by place, then start. The first `stored` sessions are there already and do not
-    overlap each other.
+    Returns the merged session of each session, then the merged sessions' places, starts and ends, and a mask
+    (bool) of those that are new or changed. `order` is by place, then start. The first `stored` sessions
+    are in the table already and do not overlap each other.
     """
     n = len(order)
     out = np.empty(n, np.int64)
@@ -213,7 +213,7 @@ def merge_sessions(order, places, starts, ends, stored):  # type: ignore[no-unty
 
 @njit(cache=True, nogil=True)
 def first_due(places, stamps, places_in_all):  # type: ignore[no-untyped-def]
-    """The earliest stamp of each place; zero where there is none."""
+    """The earliest stamp of each place; zero for a place without stamps."""
     out = np.zeros(places_in_all, np.int64)
     for i in range(len(places)):
         place = places[i]

@@ -1,4 +1,4 @@
-"""Combining rows by key and pane, at about the price of combining them by key alone."""
+"""Combining rows by key and pane, at about the cost of combining them by key alone."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ if TYPE_CHECKING:
     from penstock.operators.window.plan import WindowPlan
 
 _CELLS = 1 << 20
-"""Cells that a grid of keys by panes may always have."""
+"""Cells that a grid of keys by panes may have in any case."""
 _CELLS_PER_ROW = 4
-"""Cells that it may have besides for each row added; beyond that it would be mostly empty."""
+"""Further cells of the grid for each row added. A larger grid would be mostly empty."""
 _LEAST = 1024
+"""Initial number of keys in the grid."""
 _PIECE = 1 << 16
-"""Rows that are combined at once: what is computed of them on the way stays in the caches."""
+"""Rows that are combined at once, so that intermediate arrays stay in the CPU caches."""
 
 
 class PaneCombiner(Combiner):
-    """A combiner of rows that have the start of their pane in the column of the window's start.
+    """A combiner of rows whose column `start_name` holds the start of their pane.
 
-    Keys are numbered as they would be without windows, and panes apart from them; then pairs of
-    their numbers are. That is faster than to look up the bytes of a key of several columns.
+    Keys and panes are numbered separately, then pairs of their numbers are. That is faster than looking
+    up the bytes of a key of several columns.
     """
 
     def __init__(self, plan: WindowPlan, always: bool = False) -> None:
@@ -42,7 +43,7 @@ class PaneCombiner(Combiner):
         self._index = self._pairs = PairIndex()  # type: ignore[assignment]
 
     def finish_panes(self) -> tuple[list[pa.Array], Array, pa.RecordBatch]:
-        """Key columns, panes (microseconds) and combined states, row by row."""
+        """Return key columns, pane starts (microseconds) and combined states, and empty the combiner."""
         pairs, partials = self.finish()
         assert pairs.ints is not None
         users = self._users.keys(np.arange(self._users.size))
@@ -72,14 +73,16 @@ class PaneCombiner(Combiner):
 
 
 class PairIndex:
-    """Pairs of small numbers as dense entry numbers; what a `KeyIndex` is for keys.
+    """An index from pairs of small numbers to dense entry numbers, like `KeyIndex` for keys.
 
-    In a grid of panes by keys, a pair is found by one look. Where the grid would be mostly empty,
-    pairs are looked up as integers instead.
+    A grid of panes by keys finds a pair with one lookup. Where the grid would be mostly empty, pairs are
+    looked up in a hash index instead.
     """
 
     size: int
+    """Number of pairs."""
     room: int
+    """Number of pairs for which there is room."""
 
     def __init__(self) -> None:
         self.room, self._numbers = 0, np.zeros(0, np.int64)
@@ -92,7 +95,7 @@ class PairIndex:
         self._hashed: IntIndex | None = None
 
     def reserve(self, entries: int) -> None:
-        """Make room for as many pairs in all."""
+        """Make room for this many pairs in total."""
         if entries > self.room:
             self._numbers = grown(self._numbers, self.size, entries)
             self.room = entries
@@ -104,7 +107,8 @@ class PairIndex:
     def upsert(
         self, users: Array, user_count: int, runs: Array, panes: Array, pane_count: int
     ) -> Array:
-        """The entry of each row's pair; row i has users[i], and rows from runs[j] on have panes[j]."""
+        """Add pairs and return the entry of each row's pair. Row i has users[i]; rows from runs[j] on
+        have panes[j]."""
         self._rows += len(users)
         self.reserve(self.size + min(len(users), user_count * pane_count))
         self._spread_out(user_count, pane_count)
@@ -122,7 +126,7 @@ class PairIndex:
         return out
 
     def _spread_out(self, user_count: int, pane_count: int) -> None:
-        """Have a grid that is large enough, or give it up."""
+        """Enlarge the grid as needed, or switch to the hash index."""
         height, width = self._grid.shape
         if self._hashed is not None or (user_count <= width and pane_count <= height):
             return

@@ -1,4 +1,4 @@
-"""The plan of a step that keeps aggregates of windows."""
+"""The plan of aggregates in windows."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from penstock.state.table.table import KEY
 class WindowPlan(StepPlan):
     """Aggregates per key and window.
 
-    `on` names the column of event times; None with a window that goes by processing time. Rows may
-    come up to `lateness_ms` after the watermark has passed the end of their last window; with
-    `emit="close"` the window's row is then given again; a session may have other bounds by then.
-    Only `emit="changes"` takes back what was given before. `nulls`: a null in the key is a value.
+    `on` names the column of event times; None for a window by processing time. Rows are accepted until the
+    watermark is `lateness_ms` milliseconds past the end of their last window. With `emit="close"` such late
+    rows emit the window's row again; a session may have other bounds by then. Only `emit="changes"` takes
+    back rows emitted before. With `nulls`, null is allowed in the key.
 
-    In tumbling and hopping windows an entry of the table is a key in one window; with sessions it is
-    a key with all its sessions that have not closed.
+    With tumbling and hopping windows an entry of the table is a key in one window. With sessions it is a key
+    with all its open sessions.
 
     >>> from penstock.operators.aggregate.aggregates import count
     >>> from penstock.operators.window.windows import tumbling
@@ -64,11 +64,11 @@ class WindowPlan(StepPlan):
         self.aggregates = dict(aggregates)
         self.window, self.on, self.lateness_ms, self.emit = window, on, lateness_ms, emit
         self.time_type = bounds_type(input_schema, window, on, lateness_ms)
-        """The type of the bounds of windows."""
+        """Type of the columns `window_start` and `window_end`."""
         self._check()
         self.sessions = window.kind == "session"
         self.start_name = WINDOW_START
-        """The column of a row's pane, and then of its window, on the way to a host."""
+        """Column with the start of a row's pane, and later of its window, in rows sent to a host."""
         rows, keys = input_schema, self.key_names
         if not self.sessions:
             if WINDOW_START in input_schema.names:
@@ -85,23 +85,23 @@ class WindowPlan(StepPlan):
         change = [pa.field(CHANGE, pa.int8())] if emit == "changes" else []
         self.output = pa.schema([*fields, *bounds, *results, *change])
         self.stays = emit == "close" and lateness_ms > 0
-        """Whether windows stay for late rows after they were given."""
+        """Whether windows stay in the table for late rows after they were emitted."""
 
     def __str__(self) -> str:
         return f"{self.window}: {self.inner}"
 
     def unfit(self, input: int, batch: pa.RecordBatch) -> Unfit | None:
-        """Rows without a key or a time."""
+        """Rows with a null in the key or in the event time."""
         return unfit_rows(self.user_codec, self.key_names, [self.on], batch)
 
     def sender(self, time: EpochTime, two_stage: bool = False) -> Sender:
-        """Combines the rows of each key and pane, or makes sessions of them, before they are sent."""
+        """Create a sender that combines the rows of each key and pane, or groups rows into sessions."""
         if self.sessions:
             return window_sender.SessionSender(self, time)
         return window_sender.WindowSender(self, time, two_stage)
 
     def sent_keys(self, batch: pa.RecordBatch) -> Keys:
-        """Keys and windows of rows or of combined states; the keys of sessions."""
+        """The table keys of sent rows or states: key and window, or the key alone for sessions."""
         if self.sessions:
             return self.codec.from_storage(batch.column(KEY))
         return self.inner.sent_keys(batch)
@@ -116,11 +116,11 @@ class WindowPlan(StepPlan):
         clash = {WINDOW_START, WINDOW_END} & {*self.key_names, *self.aggregates}
         if clash:
             raise FlowError(
-                f"{', '.join(sorted(clash))}: windows give columns of that name",
+                f"the name {', '.join(sorted(clash))} is reserved for the bounds of windows",
                 hint="rename the key columns or the aggregates",
             )
         without_changes(self.inputs[0], "a windowed aggregate")
         if self.emit not in ("close", "update", "changes"):
             raise FlowError(
-                f"emit={self.emit!r} is not known", hint='use "close", "update" or "changes"'
+                f"unknown emit {self.emit!r}", hint='use "close", "update" or "changes"'
             )

@@ -1,8 +1,8 @@
-"""What steps that keep whole rows share: windows, plans, and senders that leave out rows.
+"""Base classes of steps that keep whole rows (`top`, `distinct`): windows, plans, and senders that drop rows.
 
-Windows cut the rows in the courier, before they are sent. A row that is in several windows is sent once
-for each, with the start of the window behind its own columns; key columns and that start are the key of
-the step's table.
+Couriers assign rows to windows before they send them. A row that is in several windows is sent once for
+each, with the start of the window as an additional last column. The key of the step's table is the key
+columns and that start.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from penstock.state.keys.codec import KeyCodec, Keys
 
 @dataclass(frozen=True)
 class RowWindows:
-    """The windows of a step's rows: tumbling or hopping ones.
+    """The tumbling or hopping windows of a step's rows.
 
     >>> from penstock.operators.window.windows import tumbling
     >>> schema = pa.schema([("at", pa.timestamp("ms"))])
@@ -55,10 +55,11 @@ class RowWindows:
     schema: pa.Schema
     window: Window
     on: str | None
-    """The column of event times; None with a window by processing time."""
+    """Name of the event-time column; None for a window by processing time."""
     lateness_ms: int
+    """Milliseconds after the end of a window for which late rows are accepted."""
     step: str
-    """What the step is called in messages."""
+    """Name of the step in error messages."""
 
     def __post_init__(self) -> None:
         window = self.window
@@ -71,29 +72,29 @@ class RowWindows:
         for name in (WINDOW_START, WINDOW_END):
             if name in self.schema.names:
                 raise FlowError(
-                    f"there is a column {name!r} already, and windows give one of that name",
+                    f"the input of {self.step} has a column {name!r}, which is reserved for windows",
                     hint="rename the column before this step",
                 )
 
     @cached_property
     def type(self) -> pa.DataType:
-        """The type of the bounds of windows."""
+        """Type of the columns `window_start` and `window_end`."""
         return bounds_type(self.schema, self.window, self.on, self.lateness_ms)
 
     @cached_property
     def sent(self) -> pa.Schema:
-        """The schema of the rows that are sent."""
+        """Schema of the rows sent to hosts."""
         return self.schema.append(pa.field(WINDOW_START, self.type))
 
     @property
     def bounds(self) -> list[pa.Field]:
-        """The columns that a step puts behind its rows."""
+        """The columns that windows add to the output."""
         return [pa.field(WINDOW_START, self.type), pa.field(WINDOW_END, self.type)]
 
     def cut(
         self, batch: pa.RecordBatch, time: EpochTime
     ) -> tuple[pa.RecordBatch | None, pa.RecordBatch]:
-        """The rows that are late, if there are any, and the others as they are sent."""
+        """Split a batch into late rows (None if there are none) and the rows to send, with their windows."""
         horizon = self.window.horizon(time, self.lateness_ms)
         late, batch, times = self.window.in_time(batch, self.on, time, horizon)
         rows, starts = self.window.spread(times, horizon)
@@ -103,11 +104,11 @@ class RowWindows:
         return late, pa.RecordBatch.from_arrays(columns, schema=self.sent)
 
     def ends(self, starts: pa.Array) -> pa.Array:
-        """The column of ends for one of starts."""
+        """The column of window ends for a column of window starts."""
         return time_array(event_times(starts) + self.window.size_us, self.type)
 
     def due_ms(self, starts: pa.Array) -> Array:
-        """When windows are over, and all rows that may come after that have come."""
+        """The times, in milliseconds, at which windows have ended and their lateness has passed."""
         ends = event_times(starts) + self.window.size_us
         due: Array = -(-ends // 1000) + self.lateness_ms
         return due
@@ -116,36 +117,36 @@ class RowWindows:
 def unfit_rows(
     codec: KeyCodec, names: list[str], times: Sequence[str | None], batch: pa.RecordBatch
 ) -> Unfit | None:
-    """Rows that have no key by this codec, or no time in one of these columns (None: no column)."""
-    found = without_key(codec, names, batch)
+    """Rows with a null in the key or in one of these time columns; a name of None is skipped."""
+    unfit = without_key(codec, names, batch)
     for name in times:
         if name is not None and batch.column(name).null_count:
             rows = fixed_values(batch.column(name).is_null())
             reason = f"a null in the event time ({name})"
-            if found is not None:
-                rows, reason = rows | found.rows, f"{found.reason} or {reason}"
-            found = Unfit(rows, reason)
-    return found
+            if unfit is not None:
+                rows, reason = rows | unfit.rows, f"{unfit.reason} or {reason}"
+            unfit = Unfit(rows, reason)
+    return unfit
 
 
 def without_changes(schema: pa.Schema, step: str) -> None:
-    """FlowError if rows may be taken back: a step that forgets rows cannot follow that."""
+    """Raise FlowError if the input is a change stream: a step that drops rows cannot take them back."""
     if CHANGE in schema.names:
         raise FlowError(
-            f"{step} cannot take a stream of changes ({CHANGE})",
+            f"{step} cannot read a change stream (column {CHANGE})",
             hint='let the step before it emit on "close", or keep the newest row of each key there',
         )
 
 
 class RowPlan(StepPlan):
-    """What plans of steps that keep whole rows share: keys, and windows where there are any.
+    """Base class of plans of steps that keep whole rows.
 
-    Keys are over at some time by the window's clock, or else by this `clock`; None: never.
+    Keys end by the window's clock, or without a window by `clock`. If that is None, they never end.
     """
 
     merges = True
     step: ClassVar[str]
-    """What the step is called in messages."""
+    """Name of the step in error messages."""
 
     def __init__(
         self,
@@ -164,30 +165,31 @@ class RowPlan(StepPlan):
         without_changes(input_schema, self.step)
         keys = [one_field(input_schema, name, self.step, "the key") for name in self.key_names]
         self.user_codec = self.codec = KeyCodec(pa.schema(keys), nulls)
-        """The codec of the key columns alone, and that with the window."""
+        """Codecs of the key columns alone (`user_codec`), and of key and window (`codec`)."""
         self.windows: RowWindows | None = None
         self.rows = input_schema
-        """The schema of the rows that are sent."""
+        """Schema of the rows sent to hosts."""
         self.bounds: list[pa.Field] = []
-        """The columns that windows put behind them."""
+        """The columns that windows add to the output."""
         if window is not None:
             self.windows = RowWindows(input_schema, window, on, lateness_ms, self.step)
             self.rows, self.bounds = self.windows.sent, self.windows.bounds
             self.codec = KeyCodec(pa.schema([*keys, self.bounds[0]]), nulls)
 
     def unfit(self, input: int, batch: pa.RecordBatch) -> Unfit | None:
-        """Rows without a key or a time."""
+        """Rows with a null in the key or in the event time."""
         return unfit_rows(self.user_codec, self.key_names, [self.on], batch)
 
 
 _JUDGED_FROM = 20_000
-"""Rows after which a sender judges whether leaving rows out is worth its while."""
+"""Rows after which a sender decides whether dropping rows pays."""
 _MOSTLY_KEPT = 0.9
+"""Share of kept rows above which dropping rows does not pay."""
 
 
 class PruningSender(ABC):
-    """Leaves out rows that a step does not need. Where hardly any can be left out, it gives up and
-    sends all; with `always`, not even then."""
+    """Drops rows that a step does not need. If hardly any can be dropped, it gives up and sends all rows,
+    unless `always` is set."""
 
     def __init__(self, plan: RowPlan, time: EpochTime, always: bool = False) -> None:
         self._codec, self._windows = plan.codec, plan.windows
@@ -214,14 +216,14 @@ class PruningSender(ABC):
         return ROWS, ()
 
     def _in_time(self, input: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that are not late, in their windows."""
+        """Set late rows aside, and return the others with their windows."""
         late, batch = self._cut(batch)
         if late is not None:
             self.late.append((input, late))
         return batch
 
     def _cut(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch | None, pa.RecordBatch]:
-        """The rows that are late, if there are any, and the others as they are sent."""
+        """Split a batch into late rows (None if there are none) and the rows to send."""
         return (None, batch) if self._windows is None else self._windows.cut(batch, self._time)
 
     @abstractmethod

@@ -1,8 +1,8 @@
 """The courier's side of windows.
 
-Tumbling and hopping windows: rows of one key and pane are combined; the combined state then goes to each
-window of the pane that is still open. The key of a host's table, and so the way to the host, is that of
-key and window. Sessions: rows of a key that are near each other go as one.
+Tumbling and hopping windows: rows of one key and pane are combined. The combined state is then sent to each
+open window of the pane. Key and window together are the key of a host's table, and determine the host.
+Sessions: rows of a key that are less than the gap apart are combined into one session.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class WindowSender(CombiningSender):
-    """Takes late rows out, finds panes, and combines the rows of each key and pane."""
+    """Sets late rows aside, and combines the rows of each key and pane."""
 
     _combiner: PaneCombiner
 
@@ -70,20 +70,22 @@ class WindowSender(CombiningSender):
 
 
 def _are_all(rows: Array, count: int) -> bool:
-    """Whether these ascending places are all of 0 to `count`, each once."""
+    """Whether these ascending row numbers are 0 to `count` - 1, each once."""
     return len(rows) == count and (count == 0 or bool((rows == np.arange(count)).all()))
 
 
 START, END = "__start", "__end"
-"""The bounds of a session, on the wire and in bags: microseconds since 1970."""
+"""Columns with the bounds of a session, on the wire and in bags: microseconds since 1970."""
 _ENOUGH = 1 << 18
-"""Rows that are made sessions of at once."""
+"""Rows that are collected before they are grouped into sessions."""
 
 
 class SessionSender:
-    """Makes sessions of its own rows; the host merges them with those that it has. They go in the order
-    of their first rows: in a flow that is ordered, that is where they belong. If it does not
-    combine, each row is a session, and it is left to the host to find those that are one."""
+    """Groups the rows of one task into sessions, which the host merges with its own.
+
+    Sessions are sent in the order of their first rows, which is their place in an ordered flow. If
+    `combines` is False, each row is sent as a session of its own, and the host merges them.
+    """
 
     def __init__(self, plan: WindowPlan, time: EpochTime) -> None:
         self._plan, self._time, self.combines = plan, time, True
@@ -93,7 +95,7 @@ class SessionSender:
         self.late: list[tuple[int, pa.RecordBatch]] = []
 
     def add(self, input: int, batch: pa.RecordBatch) -> Iterator[Outgoing]:
-        """Gives nothing before there are many rows: the more, the fewer sessions."""
+        """Yields nothing until enough rows are collected: the more rows, the fewer sessions are sent."""
         plan = self._plan
         late, batch, times = plan.window.in_time(batch, plan.on, self._time, self._horizon)
         if late is not None:
@@ -105,7 +107,7 @@ class SessionSender:
             yield self._sessions()
 
     def finish(self) -> tuple[str, Iterable[Outgoing]]:
-        """What is left."""
+        """End the input. Returns the remaining sessions."""
         return PARTIALS, [self._sessions()] if self._rows else []
 
     def _sessions(self) -> Outgoing:

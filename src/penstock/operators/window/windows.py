@@ -1,13 +1,13 @@
-"""Windows of time: what a user asks for, and which windows a row is in.
+"""Time windows: their definition, and the windows that a row is in.
 
 Times are int64 microseconds since 1970 and may be negative. A window is [start, end). The rows of a
-hopping window are first cut into *panes*: stretches of time whose rows are all in the same windows.
-There are two of them between one start and the next, or one if the size is a multiple of the step.
+hopping window are first divided into *panes*: intervals whose rows are all in the same windows. There
+are two panes between one start and the next, or one if the size is a multiple of the step.
 
     starts   |       |       |       |       every 2, size 3
     windows  [----------)    [----------)
                      [----------)    [---
-    panes    |   |   |   |   |   |   |   |   one of 1 in two windows, one of 1 in one window
+    panes    |   |   |   |   |   |   |   |   length 1; in two windows and in one window, by turns
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk, v
 
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 UTC_TIME = pa.timestamp("us", "UTC")
-"""The type of the bounds of windows that go by the time of day."""
+"""Type of the bounds of windows by processing time."""
 
 _MOST = 1 << 60
-"""No time is further from 1970 than this, so that sums of a few of them do not wrap around."""
+"""Greatest distance of a time from 1970, in microseconds. Sums of a few such times do not overflow."""
 NO_HORIZON = -(1 << 62)
-"""A horizon that everything is after."""
+"""Horizon, in microseconds, before all times: no window has closed."""
 _UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
+"""Unit of a timestamp type -> its length in microseconds."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """Made by `tumbling`, `hopping` and `session_window`. A session's size is its gap.
+    """A kind of time window. Made by `tumbling`, `hopping` and `session_window`.
 
     >>> str(tumbling("10s")), str(hopping("10s", "2s")), str(session_window("1 minute"))
     ('tumbling 10 s', 'hopping 10 s every 2 s', 'session 60 s')
@@ -45,8 +46,11 @@ class Window:
 
     kind: Literal["tumbling", "hopping", "session"]
     size_us: int
+    """Length of a window, or the gap of a session, in microseconds."""
     every_us: int
+    """Microseconds from the start of one window to the next."""
     offset_us: int = 0
+    """Microseconds by which all windows are shifted."""
     clock: Literal["event", "processing"] = "event"
 
     def __post_init__(self) -> None:
@@ -54,7 +58,7 @@ class Window:
             raise FlowError(
                 f"a {self.kind} window cannot be {self.size_us / 1e6:g} s long, "
                 f"every {self.every_us / 1e6:g} s",
-                hint="give durations of at least a millisecond",
+                hint="use durations of at least 1 ms",
             )
         if self.every_us > self.size_us:
             raise FlowError(
@@ -70,13 +74,15 @@ class Window:
         return f"{self.kind} {self.size_us / 1e6:g} s{every}{offset}{clock}"
 
     def horizon(self, time: EpochTime, lateness_ms: int = 0) -> int:
-        """In an epoch, windows that end at or before this time (microseconds) take no more rows."""
+        """The time, in microseconds, up to which windows have closed in an epoch: windows that end at or
+        before it take no more rows."""
         if self.clock == "processing" or time.watermark_ms is None:
             return NO_HORIZON
         return max(NO_HORIZON, min(_MOST * 2, (time.watermark_ms - lateness_ms) * 1000))
 
     def panes(self, times: Array) -> Array:
-        """The start of each time's pane; that of its window, when tumbling; a session's own time.
+        """The start of each time's pane. For a tumbling window that is the window's start, for a session
+        the time itself.
 
         >>> hopping("3s", "2s").panes(np.array([0, 900_000, 1_000_000, 1_999_999]))
         array([      0,       0, 1000000, 1000000])
@@ -88,7 +94,8 @@ class Window:
         return out
 
     def late(self, times: Array, horizon: int) -> Array | None:
-        """Which times (or panes) are in no window that ends after the horizon; None: all are in one."""
+        """Mask (bool) of the times (or panes) whose windows all end at or before the horizon; None if
+        there are none."""
         # the last window of a time begins no earlier than `every` before it
         certain = horizon - self.size_us + self.every_us
         if not len(times) or int(times.min()) >= certain:
@@ -100,9 +107,10 @@ class Window:
     def in_time(
         self, batch: pa.RecordBatch, on: str | None, time: EpochTime, horizon: int
     ) -> tuple[pa.RecordBatch | None, pa.RecordBatch, Array]:
-        """The rows that are late, if there are any, and the others with their times.
+        """Split a batch into late rows (None if there are none) and other rows, and return the times of
+        the latter.
 
-        Those are event times (column `on`), or that of the epoch; in microseconds.
+        Times are event times (column `on`), or the time of the epoch, in microseconds.
         """
         if on is None:
             return None, batch, np.full(batch.num_rows, time.now_ms * 1000, np.int64)
@@ -114,7 +122,7 @@ class Window:
         return batch.filter(fixed_array(late, pa.bool_())), rows, times[~late]
 
     def spread(self, times: Array, horizon: int = NO_HORIZON) -> tuple[Array, Array]:
-        """The windows of times (or panes) that end after the horizon: (index of the time, start).
+        """The windows of times (or panes) that end after the horizon: indexes of times, and window starts.
 
         >>> rows, starts = hopping("3s", "2s").spread(np.array([0, 1_000_000]))
         >>> rows.tolist(), starts.tolist()
@@ -130,10 +138,10 @@ class Window:
 def tumbling(
     size: str | float, *, offset: str | float = 0, clock: Literal["event", "processing"] = "event"
 ) -> Window:
-    """Windows of one size, one after the other; each row is in one of them.
+    """Windows of one size, one after the other. Each row is in exactly one window.
 
-    They are aligned to 1970-01-01T00:00 UTC, moved by `offset`. By event time a window closes when
-    the watermark reaches its end; by processing time, at the first epoch that begins after it.
+    They are aligned to 1970-01-01T00:00 UTC, shifted by `offset`. By event time a window closes when the
+    watermark reaches its end; by processing time, at the first epoch that begins after its end.
     """
     size_us = _microseconds(size)
     return Window("tumbling", size_us, size_us, _moved(offset, size_us), clock)
@@ -146,25 +154,25 @@ def hopping(
     offset: str | float = 0,
     clock: Literal["event", "processing"] = "event",
 ) -> Window:
-    """Windows of one size that begin every so often; a row is in several of them."""
+    """Windows of one size that begin at intervals of `every`. A row may be in several windows."""
     every_us = _microseconds(every)
     return Window("hopping", _microseconds(size), every_us, _moved(offset, every_us), clock)
 
 
 def session_window(gap: str | float, *, clock: Literal["event", "processing"] = "event") -> Window:
-    """Rows of a key that come less than `gap` apart make one window: from the first row to `gap`
-    after the last one."""
+    """Session windows: rows of a key that are less than `gap` apart are in one window. It lasts from the
+    first row to `gap` after the last one."""
     gap_us = _microseconds(gap)
     return Window("session", gap_us, gap_us, 0, clock)
 
 
 def time_field(schema: pa.Schema, name: str, whose: str) -> pa.Field:
-    """The column of event times by this name; FlowError if it is missing or holds no times."""
+    """The event-time column of this name. Raises FlowError if it is missing or is not a timestamp."""
     hint = "name a timestamp column of this step's input"
     field = one_field(schema, name, whose, "the event time", hint)
     if not pa.types.is_timestamp(field.type):
         raise FlowError(
-            f"the event time {name!r} of {whose} is of type {field.type}",
+            f"the event time {name!r} of {whose} is of type {field.type}, not a timestamp",
             hint="cast it to a timestamp before this step",
         )
     return field
@@ -173,14 +181,14 @@ def time_field(schema: pa.Schema, name: str, whose: str) -> pa.Field:
 def bounds_type(schema: pa.Schema, window: Window, on: str | None, lateness_ms: int) -> pa.DataType:
     """The type of a step's window_start and window_end: that of its event time `on`.
 
-    FlowError if the window's clock, event time and lateness do not go together.
+    Raises FlowError if the window's clock, event time and lateness do not fit together.
     """
     if lateness_ms < 0:
-        raise FlowError(f"a lateness of {lateness_ms} ms", hint="give 0 or more")
+        raise FlowError(f"the lateness is {lateness_ms} ms", hint="use 0 or more")
     if window.clock == "processing":
         if on is not None or lateness_ms:
             raise FlowError(
-                f"a window by processing time ({window}) has no event time and no lateness",
+                f"a window by processing time ({window}) takes no event time and no lateness",
                 hint='leave out `on` and `lateness`, or use clock="event"',
             )
         return UTC_TIME
@@ -195,7 +203,7 @@ def bounds_type(schema: pa.Schema, window: Window, on: str | None, lateness_ms: 
 
 
 def event_times(column: pa.Array | pa.ChunkedArray) -> Array:
-    """A timestamp column as int64 microseconds; anything where it is null.
+    """A timestamp column as int64 microseconds; undefined for nulls.
 
     >>> event_times(pa.array([-1, 2500], pa.timestamp("ns")))
     array([-1,  2])
@@ -214,13 +222,13 @@ def event_times(column: pa.Array | pa.ChunkedArray) -> Array:
     if int(values.min()) < -_MOST // scale or int(values.max()) > _MOST // scale:
         raise FlowError(
             f"an event time is further from 1970 than {_MOST // 31_557_600_000_000:,} years",
-            hint="take out such rows, or set their time right, before this step",
+            hint="filter out such rows, or correct their time, before this step",
         )
     return values * scale if scale > 1 else values
 
 
 def time_array(times: Array, type: pa.DataType) -> pa.Array:
-    """Undo `event_times`: times in microseconds as a column of a timestamp type."""
+    """Times in microseconds as a column of a timestamp type; the inverse of `event_times`."""
     if type.unit == "ns":
         if len(times) and max(-int(times.min()), int(times.max())) >= (1 << 63) // 1000:
             raise FlowError(
@@ -233,7 +241,7 @@ def time_array(times: Array, type: pa.DataType) -> pa.Array:
 
 
 def check_unit(window: Window, type: pa.DataType) -> None:
-    """FlowError if bounds of the window are not whole units of the event time's type."""
+    """Raise FlowError if the window's bounds are not whole units of the event time's type."""
     scale = _UNITS.get(type.unit, 1)
     if window.size_us % scale or window.every_us % scale or window.offset_us % scale:
         raise FlowError(

@@ -1,8 +1,8 @@
 """Keys: from key columns to encoded bytes, hashes, slots and entry numbers.
 
 codec.py           key columns <-> `Keys`; slots of hashes
-encoding.py        the bytes of keys that are not one integer
-index.py           keys as dense entry numbers
-text.py            keys and values as people type and read them
-kernels.py, index_kernels.py    their compiled loops
+encoding.py        byte encoding of keys that are not a single integer
+index.py           mapping of keys to dense entry numbers
+text.py            parsing and display of keys and values
+kernels.py, index_kernels.py    compiled loops
 """

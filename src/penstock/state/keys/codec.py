@@ -1,7 +1,7 @@
-"""Key columns as encoded keys, with their hashes and slots.
+"""Encoding of key columns, with hashes and slots.
 
-A courier encodes the key columns of a batch once; from then on rows are routed, grouped and looked
-up by the encoded keys, and only output turns them into columns again.
+A courier encodes the key columns of a batch once. Rows are then routed, grouped and looked up by their
+encoded keys. Only output decodes them into columns again.
 
 >>> codec = KeyCodec(pa.schema([("user", pa.string()), ("day", pa.int32())]))
 >>> batch = pa.RecordBatch.from_pydict({"user": ["ann", "bob"], "day": [1, 2]}, codec.schema)
@@ -34,37 +34,37 @@ from penstock.state.arrays import (
 from penstock.state.keys import encoding, kernels
 
 _NULLS = b"nulls"
-"""In the metadata of a schema of key columns: whether a null is a value."""
+"""Name of the entry in a key schema's metadata that says whether null is a valid key value."""
 
 
 @dataclass(frozen=True)
 class Keys:
-    """Encoded keys of one batch, in one of two layouts; never changed once made.
+    """Encoded keys of one batch, in one of two layouts. Immutable.
 
     "int": `ints[i]` is key i. "bytes": key i is `data[offsets[i]:offsets[i + 1]]`, and offsets need
     not start at 0.
     """
 
     hashes: Array
-    """uint64, one per key; the high half decides the slot, the low half the place in a table."""
+    """Hash of each key (uint64). The high half determines the slot, the low half the cell in an index."""
     ints: Array | None = None
-    """int64."""
+    """Keys of the layout "int" (int64)."""
     offsets: Array | None = None
-    """int64, one more than there are keys."""
+    """Start of each key in `data`, and the end of the last one (int64), for the layout "bytes"."""
     data: Array | None = None
-    """uint8."""
+    """Bytes of all keys (uint8), for the layout "bytes"."""
 
     def __len__(self) -> int:
         return len(self.hashes)
 
     @property
     def blob(self) -> encoding.Blob:
-        """The keys of the layout "bytes"."""
+        """The keys as a `Blob`, for the layout "bytes"."""
         assert self.offsets is not None and self.data is not None
         return encoding.Blob(self.offsets, self.data)
 
     def take(self, places: Array) -> Keys:
-        """The keys at these places, in this order."""
+        """The keys at these positions, in this order."""
         hashes = self.hashes[places]
         if self.ints is not None:
             return Keys(hashes, ints=self.ints[places])
@@ -75,27 +75,27 @@ class Keys:
 
 
 def int_keys(ints: Array) -> Keys:
-    """Keys of the layout "int" from int64 values."""
+    """Make keys of the layout "int" from int64 values."""
     return Keys(kernels.hash_ints(ints), ints=ints)
 
 
 def byte_keys(offsets: Array, data: Array) -> Keys:
-    """Keys of the layout "bytes" from int64 offsets and uint8 data."""
+    """Make keys of the layout "bytes" from int64 offsets and uint8 data."""
     return Keys(kernels.hash_bytes(offsets, data), offsets=offsets, data=data)
 
 
 def slots_of(hashes: Array, slots: int) -> Array:
-    """The slot (int32) of each hash; for ever the same, since checkpoints are laid out by slot."""
+    """The slot (int32) of each hash. It must never change, since checkpoints are organized by slot."""
     out: Array = kernels.slots_of_hashes(hashes, int(slots))
     return out
 
 
 class KeyCodec:
-    """Turns key columns into keys and back. Made from the schema of the key columns; picklable.
+    """A codec that converts key columns to keys and back, made from the key columns' schema. Picklable.
 
-    Rows with a null in the key have no key: take them out by `null_rows` before `encode`. But with
-    `nulls`, a null in a key column is a value like any other, as where SQL groups; only nulls inside
-    lists and structs are then none. The schema's metadata keeps this, for readers of checkpoints.
+    Rows with a null in the key have no key: remove them with `null_rows` before `encode`. With `nulls`, a
+    null in a key column is a value like any other, as in SQL's GROUP BY; only nulls inside lists and
+    structs are then invalid. The schema's metadata stores this option, for readers of checkpoints.
 
     >>> codec = KeyCodec(pa.schema([("user", pa.int64())]), nulls=True)
     >>> codec.as_tuples(codec.encode(pa.record_batch({"user": [7, None]})))
@@ -105,7 +105,7 @@ class KeyCodec:
     schema: pa.Schema
     layout: Literal["int", "bytes"]
     storage_type: pa.DataType
-    """How a key stands in a delta file: int64 or large_binary."""
+    """Arrow type of keys in a delta file: int64 or large_binary."""
 
     def __init__(self, schema: pa.Schema, nulls: bool = False) -> None:
         self.nulls = nulls or (schema.metadata or {}).get(_NULLS) == b"1"
@@ -123,7 +123,7 @@ class KeyCodec:
         return (KeyCodec, (self.schema, self.nulls))
 
     def encode(self, batch: pa.RecordBatch) -> Keys:
-        """The keys of a batch that holds the key columns, by name, without `null_rows`."""
+        """Encode the keys of a batch that contains the key columns and no `null_rows`."""
         columns = self._columns(batch)
         if self.layout == "int":
             ints = fixed_values(columns[0])
@@ -139,9 +139,9 @@ class KeyCodec:
         return byte_keys(blob.offsets, blob.data)
 
     def null_rows(self, batch: pa.RecordBatch) -> Array | None:
-        """True for rows that have no key; None, quickly, when there are none.
+        """A mask that is True for rows without a key; None if all rows have one.
 
-        Those are the rows with a null anywhere in the key, or, with `nulls`, inside a nested value.
+        A row has no key if there is a null anywhere in the key or, with `nulls`, inside a nested value.
         """
         mask, nulls_of = None, encoding.inner_null_mask if self.nulls else encoding.null_mask
         for column in self._columns(batch):
@@ -149,7 +149,7 @@ class KeyCodec:
         return mask if mask is not None and mask.any() else None
 
     def decode(self, keys: Keys) -> list[pa.Array]:
-        """The key columns again, of exactly the types that they came with."""
+        """Decode keys into key columns of their original types."""
         if keys.ints is not None:
             columns = [fixed_array(_narrow(keys.ints, self._types[0]), self._types[0])]
         elif self._text:
@@ -164,13 +164,13 @@ class KeyCodec:
         ]
 
     def to_storage(self, keys: Keys) -> pa.Array:
-        """The keys as one column of `storage_type`, without a copy."""
+        """Convert keys to one column of `storage_type`, without a copy."""
         if keys.ints is not None:
             return fixed_array(keys.ints, pa.int64())
         return encoding.text_array(keys.blob, pa.large_binary())
 
     def from_storage(self, array: pa.Array | pa.ChunkedArray, hashes: Array | None = None) -> Keys:
-        """Undo `to_storage`. Hashes are computed unless they are known."""
+        """Convert a column of `to_storage` back to keys. Hashes are computed if they are not passed."""
         column = one_chunk(array)
         if self.layout == "int":
             ints = look(column.buffers()[1], np.int64, column.offset, len(column))
@@ -181,7 +181,7 @@ class KeyCodec:
         return Keys(hashes, offsets=blob.offsets, data=blob.data)
 
     def one(self, keys: Keys, i: int) -> tuple[Any, ...]:
-        """Key i as Python values, for user code and for messages."""
+        """Key i as Python values, for user code and messages."""
         return self.as_tuples(keys.take(np.array([i])))[0]
 
     def as_tuples(self, keys: Keys) -> list[tuple[Any, ...]]:
@@ -190,11 +190,11 @@ class KeyCodec:
         return list(zip(*columns, strict=True)) if columns else [()] * len(keys)
 
     def from_values(self, values: Sequence[Any]) -> Keys:
-        """One key from Python values, or from their texts."""
+        """Encode one key from Python values or from text."""
         if len(values) != len(self.schema):
             raise FlowError(
-                f"a key of {len(values)} values was given",
-                hint=f"give one value for each of {', '.join(self.schema.names) or 'no column'}",
+                f"the key has {len(values)} values instead of {len(self.schema)}",
+                hint=f"pass one value for each of {', '.join(self.schema.names) or 'no column'}",
             )
         columns = [_one_value(v, f) for v, f in zip(values, self.schema, strict=True)]
         if not columns:
@@ -202,8 +202,8 @@ class KeyCodec:
         batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
         if self.null_rows(batch) is not None:
             raise FlowError(
-                f"the key {tuple(values)} holds a null",
-                hint="give a value for it; only key_by(..., nulls=True) takes nulls, and none "
+                f"the key {tuple(values)} contains a null",
+                hint="pass a value instead; nulls need key_by(..., nulls=True), and are never allowed "
                 "inside lists and structs",
             )
         return self.encode(batch)
@@ -229,7 +229,7 @@ def _one_value(value: Any, field: pa.Field) -> pa.Array:
             column = pa.array([value]).cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as problem:
         raise FlowError(
-            f"{value!r} is no value of the key column {field.name!r} of type {field.type}",
-            hint="write it as it stands in the data",
+            f"{value!r} is not a valid value of the key column {field.name!r} of type {field.type}",
+            hint="write the value as it is in the data",
         ) from problem
     return column

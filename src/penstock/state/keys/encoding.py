@@ -1,18 +1,17 @@
-"""The bytes of keys that are not one integer: a canonical, self-delimiting encoding.
+"""Byte encoding of keys that are not a single integer: canonical and self-delimiting.
 
-Equal keys give equal bytes and different keys give different bytes, so a table may compare bytes.
-The encoding of a row is that of its columns, one after the other:
+Equal keys have equal bytes and different keys have different bytes, so tables can compare bytes.
+A row is encoded as its columns, one after the other:
 
     numbers, times, decimals   the value, little-endian; -0.0 as 0.0, one NaN; a bool in 1 byte
     string, binary             a count of bytes (4 bytes), the bytes
     list                       a count of elements (4 bytes), the elements
     struct                     its fields
 
-Rows hold no nulls, anywhere: those are taken out before. Or, where a null is a value of a key like
-any other, each column of a row begins with a mark (1 byte): 1 and the value, or 0 alone. Nulls
-inside a list or struct are never taken.
+Rows with nulls are removed before. If null is a valid key value instead, each column of a row begins with
+a mark (1 byte): 1 and the value, or 0 alone. Nulls inside a list or struct are never allowed.
 
-Columns are encoded and decoded whole, a list's elements in lockstep, never row by row in Python.
+Columns are encoded and decoded as a whole, never row by row in Python; list elements level by level.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from penstock.state.keys import kernels
 
 
 def normal(type: pa.DataType, column: str) -> pa.DataType:
-    """The type in which keys of `type` are encoded; FlowError for a type that no key may have."""
+    """The type in which keys of `type` are encoded. Raises a FlowError if keys cannot have this type."""
     if pa.types.is_dictionary(type):
         return normal(type.value_type, column)
     if type == pa.string_view():
@@ -51,12 +50,12 @@ def normal(type: pa.DataType, column: str) -> pa.DataType:
 
 
 def is_text(type: pa.DataType) -> bool:
-    """Whether values are bytes of any length."""
+    """Whether values are strings or binary, of variable length."""
     return type in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 
 
 def width_of(type: pa.DataType) -> int | None:
-    """Bytes per value of a fixed-width type."""
+    """Bytes per value of a fixed-width type; None for other types."""
     dtype = physical(type)
     if dtype is not None:
         return dtype.itemsize
@@ -67,14 +66,14 @@ def width_of(type: pa.DataType) -> int | None:
 
 @dataclass(frozen=True)
 class Blob:
-    """Rows of bytes: row i is data[offsets[i]:offsets[i + 1]]; offsets need not start at 0."""
+    """Rows of bytes. Row i is data[offsets[i]:offsets[i + 1]]; offsets need not start at 0."""
 
     offsets: Array
     data: Array
 
 
 def text_blob(array: pa.Array) -> Blob:
-    """The bytes of a text array as they stand in its buffers."""
+    """The bytes of a string or binary array, without a copy."""
     wide = array.type in (pa.large_string(), pa.large_binary())
     _, starts, data = array.buffers()
     offsets = look(starts, np.int64 if wide else np.int32, array.offset, len(array) + 1)
@@ -84,22 +83,22 @@ def text_blob(array: pa.Array) -> Blob:
 
 
 def text_array(blob: Blob, type: pa.DataType) -> pa.Array:
-    """Undo `text_blob`."""
+    """A string or binary array from bytes; the inverse of `text_blob`."""
     rows = len(blob.offsets) - 1
     data = pa.py_buffer(blob.data)
     if type in (pa.large_string(), pa.large_binary()):
         return pa.Array.from_buffers(type, rows, [None, pa.py_buffer(blob.offsets), data])
     if blob.offsets[-1] >= 2**31:
         raise FlowError(
-            f"the keys of one batch hold {blob.offsets[-1]:,} bytes, more than a {type} column can",
-            hint="make the batches smaller, or key by a shorter column",
+            f"the keys of one batch have {blob.offsets[-1]:,} bytes, too many for a {type} column",
+            hint="use smaller batches, or key by a shorter column",
         )
     offsets = blob.offsets.astype(np.int32)
     return pa.Array.from_buffers(type, rows, [None, pa.py_buffer(offsets), data])
 
 
 def join(blobs: Sequence[Blob], rows: int) -> Blob:
-    """The rows of several blobs, one after the other in each row."""
+    """Concatenate several blobs row by row."""
     if len(blobs) == 1:
         return blobs[0]
     offsets = np.zeros(rows + 1, np.int64)
@@ -113,7 +112,7 @@ def join(blobs: Sequence[Blob], rows: int) -> Blob:
 
 
 def encode(array: pa.Array) -> Blob:
-    """The canonical bytes of each row of a column of a `normal` type, without nulls."""
+    """Encode each row of a column of a `normal` type, without nulls."""
     type, rows = array.type, len(array)
     if pa.types.is_struct(type):
         return join([encode(array.field(i)) for i in range(type.num_fields)], rows)
@@ -148,7 +147,7 @@ def _fixed_bytes(array: pa.Array, width: int) -> Array:
 
 
 def encode_marked(array: pa.Array) -> Blob:
-    """As `encode`, but each row begins with a mark; nulls are the mark alone."""
+    """Encode each row with a mark before it; a null is the mark alone."""
     valid = valid_mask(array)
     if valid is None:
         valid, blob = np.ones(len(array), np.bool_), encode(array)
@@ -159,7 +158,7 @@ def encode_marked(array: pa.Array) -> Blob:
 
 
 def decode_marked(type: pa.DataType, data: Array, cursor: Array) -> pa.Array:
-    """Undo `encode_marked`, as `decode` does."""
+    """Decode a column of `encode_marked` at the cursors, and move each cursor behind its value."""
     marks = kernels.take_fixed(data, cursor, 1).view(np.bool_)
     if marks.all():
         return decode(type, data, cursor)
@@ -171,7 +170,7 @@ def decode_marked(type: pa.DataType, data: Array, cursor: Array) -> pa.Array:
 
 
 def decode(type: pa.DataType, data: Array, cursor: Array) -> pa.Array:
-    """One column of a `normal` type, read at the cursors; each cursor moves behind its value."""
+    """Decode a column of a `normal` type at the cursors, and move each cursor behind its value."""
     rows = len(cursor)
     if pa.types.is_struct(type):
         columns = [decode(field.type, data, cursor) for field in type.fields]
@@ -216,7 +215,7 @@ def _decode_list(type: pa.DataType, data: Array, cursor: Array) -> pa.Array:
 
 
 def null_mask(array: pa.Array) -> Array | None:
-    """True where a row of a `normal` column is null or holds a null inside; None if no row is."""
+    """A mask that is True where a row of a `normal` column is or contains a null; None if no row does."""
     mask = None if array.null_count == 0 else ~fixed_values(array.is_valid())
     inner = None
     if pa.types.is_struct(array.type):
@@ -232,14 +231,15 @@ def null_mask(array: pa.Array) -> Array | None:
 
 
 def inner_null_mask(array: pa.Array) -> Array | None:
-    """True where a row of a `normal` column holds a null inside, but is not null; None if none."""
+    """A mask that is True where a row of a `normal` column is not null but contains one; None if no row
+    does."""
     mask = null_mask(array) if pa.types.is_nested(array.type) else None
     valid = valid_mask(array)
     return mask if mask is None or valid is None else mask & valid
 
 
 def either(one: Array | None, other: Array | None) -> Array | None:
-    """Both masks together; None stands for all False."""
+    """Combine two masks with "or". None stands for all False."""
     if one is None or other is None:
         return other if one is None else one
     return one | other

@@ -1,7 +1,7 @@
-"""Keys as dense entry numbers: the first distinct key is entry 0, the next one entry 1, and so on.
+"""Mapping of keys to dense entry numbers: the first distinct key is entry 0, the next one entry 1, and so on.
 
-Tables keep their columns by entry number, combiners their sums. Entries are only ever appended, and
-taken back from the end: that is what makes undoing inserts cheap.
+Tables and combiners store their values by entry number. Entries are only appended, and removed from the
+end, which makes undoing inserts cheap.
 
 >>> index = key_index("int")
 >>> index.upsert(int_keys(np.array([7, 9, 7])))
@@ -24,7 +24,7 @@ from penstock.state.keys.kernels import gather_bytes, gather_offsets
 
 _LEAST = 1024
 _LOAD = 0.7
-"""Share of the index's cells that may be used: above it probing grows long, below it memory is wasted."""
+"""Maximum load factor of the index. A higher one makes probing slow, a lower one wastes memory."""
 
 
 def _cells_for(entries: int) -> int:
@@ -35,12 +35,13 @@ def _cells_for(entries: int) -> int:
 
 
 class KeyIndex(ABC):
-    """What both layouts share. Single-threaded; entries stay valid until `keep` or `clear`."""
+    """Base class of the indexes for both key layouts. Single-threaded. Entry numbers stay valid until `keep`
+    or `clear`."""
 
     size: int
     """Number of entries."""
     room: int
-    """Number of entries that fit before arrays grow; arrays beside the index grow along with it."""
+    """Number of entries that fit before arrays grow. Arrays beside the index grow with it."""
 
     def __init__(self) -> None:
         self.size, self.room = 0, _LEAST
@@ -48,11 +49,11 @@ class KeyIndex(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, slack included."""
-        return sum(held.nbytes for held in vars(self).values() if isinstance(held, np.ndarray))
+        """Bytes of memory, spare room included."""
+        return sum(array.nbytes for array in vars(self).values() if isinstance(array, np.ndarray))
 
     def upsert(self, keys: Keys) -> Array:
-        """The entry (int64) of each key, appended where it is new."""
+        """The entry (int64) of each key. New keys are appended."""
         out = np.empty(len(keys), np.int64)
         row = 0
         while True:
@@ -65,13 +66,13 @@ class KeyIndex(ABC):
                 self._rehash(2 * len(self._cells))
 
     def reserve(self, entries: int) -> None:
-        """Make room at once for as many entries in all; a hint that saves growing step by step."""
+        """Make room for `entries` entries in total, to avoid growing step by step. Only a hint."""
         if entries > self.room:
             self._widen(entries)
         self._rehash(_cells_for(entries))
 
     def truncate(self, size: int) -> None:
-        """Forget the entries from number `size` on."""
+        """Remove the entries from number `size` on."""
         before, self.size = self.size, size
         if before > 2 * size + _LEAST:
             self._cells.fill(-1)
@@ -80,12 +81,12 @@ class KeyIndex(ABC):
             kernels.unwind(self._cells, self.hashes(slice(size, before)), size)
 
     def clear(self) -> None:
-        """Forget all entries; the memory is kept."""
+        """Remove all entries, but keep the memory."""
         self.size = 0
         self._cells.fill(-1)
 
     def keep(self, entries: Array) -> None:
-        """Forget all entries but these, which are numbered anew in the order given."""
+        """Remove all entries but these, and renumber these in the given order."""
         kept = self.keys(entries)
         self.size = len(entries)
         self.room = max(_LEAST, more(self.size))
@@ -103,7 +104,7 @@ class KeyIndex(ABC):
 
     @abstractmethod
     def find(self, keys: Keys) -> Array:
-        """The entry (int64) of each key, -1 where it has none."""
+        """The entry (int64) of each key; -1 for an unknown key."""
 
     @abstractmethod
     def keys(self, entries: Array) -> Keys:
@@ -115,27 +116,27 @@ class KeyIndex(ABC):
 
     @abstractmethod
     def _upsert(self, keys: Keys, row: int, out: Array) -> tuple[int, int]:
-        """See `upsert_ints`."""
+        """Find or append keys from `row` on until arrays are full (see `upsert_ints`)."""
 
     @abstractmethod
     def _widen(self, room: int) -> None:
-        """Make room for as many entries in all."""
+        """Make room for `room` entries in total."""
 
     @abstractmethod
     def _replace(self, kept: Keys) -> None:
-        """Hold these keys, as many as `size`, instead of all others."""
+        """Replace all keys with these `size` keys."""
 
 
 class IntIndex(KeyIndex):
-    """Keys of the layout "int": 8 bytes each, hashes computed when needed."""
+    """An index for keys of the layout "int". A key takes 8 bytes; hashes are computed when needed."""
 
     def __init__(self) -> None:
         super().__init__()
         self._keys = np.zeros(self.room, np.int64)
 
     def find(self, keys: Keys) -> Array:
-        found: Array = kernels.find_ints(keys.ints, keys.hashes, self._cells, self._keys)
-        return found
+        entries: Array = kernels.find_ints(keys.ints, keys.hashes, self._cells, self._keys)
+        return entries
 
     def keys(self, entries: Array) -> Keys:
         return int_keys(self._keys[entries])
@@ -159,7 +160,7 @@ class IntIndex(KeyIndex):
 
 
 class ByteIndex(KeyIndex):
-    """Keys of the layout "bytes": one heap of all bytes, and a hash of each."""
+    """An index for keys of the layout "bytes": the bytes of all keys in one array, and the hash of each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -168,10 +169,10 @@ class ByteIndex(KeyIndex):
         self._heap = np.zeros(16 * self.room, np.uint8)
 
     def find(self, keys: Keys) -> Array:
-        found: Array = kernels.find_bytes(
+        entries: Array = kernels.find_bytes(
             keys.offsets, keys.data, keys.hashes, self._cells, self._hashes, self._ends, self._heap
         )
-        return found
+        return entries
 
     def keys(self, entries: Array) -> Keys:
         offsets = gather_offsets(self._ends, entries)
@@ -208,5 +209,5 @@ class ByteIndex(KeyIndex):
 
 
 def key_index(layout: Literal["int", "bytes"]) -> KeyIndex:
-    """An empty index for keys of this layout."""
+    """Create an empty index for keys of this layout."""
     return IntIndex() if layout == "int" else ByteIndex()

@@ -1,7 +1,7 @@
 """Compiled loops of the key index: linear probing over dense keys.
 
-`index` holds entry numbers, -1 where a cell is empty; its length is a power of two. The low bits of
-a hash say where to look first (the high bits say the slot, and a host holds only some slots).
+`index` contains entry numbers, or -1 in an empty cell. Its length is a power of two. Probing starts at the
+low bits of a hash, since the high bits determine the slot and a host has only some slots.
 Indices are unsigned where it matters: a signed one costs a check for negative numbers.
 """
 
@@ -31,9 +31,9 @@ def find_ints(ints, hashes, index, keys):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def upsert_ints(ints, hashes, start, index, keys, size, limit, out):  # type: ignore[no-untyped-def]
-    """Find or append keys from row `start` on; stop when `limit` entries are there.
+    """Find or append keys from row `start` on, until there are `limit` entries.
 
-    Returns the number of entries and the first row that was not done.
+    Returns the number of entries and the first row that was not processed.
     """
     mask = np.uint64(len(index) - 1)
     for i in range(start, len(ints)):
@@ -72,7 +72,7 @@ def same_bytes(one, other, size):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def find_bytes(offsets, data, hashes, index, known, ends, heap):  # type: ignore[no-untyped-def]
-    """`known` are the hashes of the entries; entry e is heap[ends[e]:ends[e + 1]]."""
+    """Find keys. `known` are the hashes of the entries; entry e is heap[ends[e]:ends[e + 1]]."""
     mask = np.uint64(len(index) - 1)
     base, there = np.int64(data.ctypes.data), np.int64(heap.ctypes.data)
     out = np.empty(len(hashes), np.int64)
@@ -95,7 +95,7 @@ def find_bytes(offsets, data, hashes, index, known, ends, heap):  # type: ignore
 def upsert_bytes(  # type: ignore[no-untyped-def]
     offsets, data, hashes, start, index, known, ends, heap, size, limit, out
 ):
-    """As `upsert_ints`; stops as well when the heap has no room for a key."""
+    """Find or append keys as `upsert_ints` does. Also stops when the heap has no room for a key."""
     mask = np.uint64(len(index) - 1)
     base, there = np.int64(data.ctypes.data), np.int64(heap.ctypes.data)
     for i in range(start, len(hashes)):
@@ -125,7 +125,7 @@ def upsert_bytes(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def fill(index, hashes):  # type: ignore[no-untyped-def]
-    """Put entries with these hashes into an empty index, in this order: `unwind` relies on it."""
+    """Fill an empty index with entries of these hashes, in this order, which `unwind` relies on."""
     mask = np.uint64(len(index) - 1)
     for entry in range(len(hashes)):
         at = hashes[entry] & mask
@@ -136,9 +136,9 @@ def fill(index, hashes):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def unwind(index, hashes, first):  # type: ignore[no-untyped-def]
-    """Take out the newest entries, which begin with `first` and have these hashes.
+    """Remove the newest entries, which start at `first` and have these hashes.
 
-    The last one goes first, so that no chain of probes breaks.
+    The last one is removed first, so that no probe chain breaks.
     """
     mask = np.uint64(len(index) - 1)
     for i in range(len(hashes) - 1, -1, -1):

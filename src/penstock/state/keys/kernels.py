@@ -1,18 +1,16 @@
-"""Compiled loops over keys: hashes, slots, and the bytes of keys that are not one integer.
+"""Compiled loops over keys: hashes, slots, and the bytes of keys that are not a single integer.
 
-The hashes decide which slot a key belongs to, and checkpoints are laid out by slot: these
-functions must give the same numbers for ever.
+The hash of a key determines its slot, and checkpoints are organized by slot. So these functions must
+never return other hashes than today.
 
-numba keeps compiled kernels beside their module, and compiles again when that file changes, but not
-when a helper changes that comes from another file: after editing `mix` or `copy_bytes`, remove the
-.nbi and .nbc files.
+numba caches compiled kernels beside their module. It recompiles when that file changes, but not when a
+helper in another file does: after editing `mix` or `copy_bytes`, delete the .nbi and .nbc files.
 
-Bytes are read and written as words of 1, 4 and 8 bytes at a memory address. A helper that is given an
-array counts a reference to it at each call; one that is given an address does not. Spelled out byte
-by byte, a word would be eight loads and eight stores, which the compiler cannot join where two arrays
-might overlap. Words are little-endian, as are the machines that Spark and Arrow run on. In a kernel,
-`data.ctypes.data` is the address of an array; the kernel must hold on to the array, and nothing is
-checked.
+Bytes are read and written as words of 1, 4 and 8 bytes at a memory address. A helper with an array as
+argument counts a reference at each call; one with an address does not. Byte by byte, a word would take
+eight loads and eight stores, which the compiler cannot merge if two arrays might overlap. Words are
+little-endian, as are the machines that Spark and Arrow run on. In a kernel, `data.ctypes.data` is the
+address of an array. The kernel must keep a reference to the array; accesses are not bounds-checked.
 """
 
 from __future__ import annotations
@@ -61,14 +59,14 @@ def _storer(size: int) -> Any:
 
 
 load8, load4, load1 = _loader(8), _loader(4), _loader(1)
-"""load8(address) -> uint64."""
+"""load8(address) reads a word at the address, as uint64."""
 store8, store4, store1 = _storer(8), _storer(4), _storer(1)
-"""store8(address, word): the low bytes of the word go to the address."""
+"""store8(address, word) writes the low bytes of a uint64 to the address."""
 
 
 @njit(cache=True, nogil=True, inline="always")
 def mix(x):  # type: ignore[no-untyped-def]
-    """The finaliser of splitmix64 on one uint64."""
+    """Apply the finalizer of splitmix64 to one uint64."""
     x = x + _GAMMA
     x = (x ^ (x >> _S30)) * _M1
     x = (x ^ (x >> _S27)) * _M2
@@ -85,7 +83,7 @@ def hash_ints(ints):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, inline="always")
 def stir(h, word):  # type: ignore[no-untyped-def]
-    """One round of Murmur3."""
+    """Mix one word into hash `h`, as one round of Murmur3."""
     word *= _C1
     word = (word << _S31) | (word >> _S33)
     h ^= word * _C2
@@ -94,7 +92,8 @@ def stir(h, word):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def hash_bytes(offsets, data):  # type: ignore[no-untyped-def]
-    """A round for each word of 8 bytes, the last one overlapping; the length is the seed."""
+    """Hash each row of bytes: one round per word of 8 bytes, the last one overlapping. The length is the
+    seed."""
     n = len(offsets) - 1
     out = np.empty(n, np.uint64)
     base = np.int64(data.ctypes.data)
@@ -127,7 +126,7 @@ def slots_of_hashes(hashes, slots):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, inline="always")
 def copy_bytes(to, at, size):  # type: ignore[no-untyped-def]
-    """Copy between two addresses, by words, the last one overlapping: keys are short."""
+    """Copy bytes between two addresses word by word, the last one overlapping. Fast for short keys."""
     if size >= 8:
         end, far = at + size - 8, to + size - 8
         while at < end:
@@ -189,7 +188,7 @@ def put_counted(out, cursor, counts, offsets, data):  # type: ignore[no-untyped-
 
 @njit(cache=True, nogil=True)
 def marked_offsets(valid, offsets):  # type: ignore[no-untyped-def]
-    """Offsets of rows that each hold a mark and, if valid, the next of the given rows behind it."""
+    """Offsets of rows that consist of a mark and, if valid, the next of the given rows."""
     out = np.empty(len(valid) + 1, np.int64)
     end, row = np.int64(0), 0
     out[0] = end
@@ -204,7 +203,7 @@ def marked_offsets(valid, offsets):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def put_marked(new_offsets, valid, offsets, data):  # type: ignore[no-untyped-def]
-    """The bytes that `marked_offsets` are of; the mark is 1 where valid, else 0."""
+    """The bytes of rows with `marked_offsets`. The mark is 1 if valid, else 0."""
     out = np.empty(new_offsets[len(valid)], np.uint8)
     base, to = np.int64(data.ctypes.data), np.int64(out.ctypes.data)
     row = 0

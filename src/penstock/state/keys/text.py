@@ -1,4 +1,4 @@
-"""Keys and values as text: what people type on a command line, and what they are shown."""
+"""Parsing of keys from a command line, and display of keys and values."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from penstock.state.keys.codec import KeyCodec, Keys
 
 
 def parse_key(codec: KeyCodec, texts: Sequence[str]) -> Keys:
-    """A key from a text for each of its columns, or from one text with commas.
+    """Parse a key from one text per column, or from a single text with commas.
 
-    Nested values are written as JSON, bytes as text or as 0x and hexadecimal digits. Where keys may
-    hold nulls, null is one, and "null", with the quotes, is the text.
+    Nested values are JSON. Bytes are plain text, or 0x and hexadecimal digits. If keys may be null, null
+    stands for a null, and "null", with the quotes, for the string.
 
     >>> codec = KeyCodec(pa.schema([("user", pa.string()), ("day", pa.int32())]))
     >>> codec.one(parse_key(codec, ["ann,7"]), 0)
@@ -29,13 +29,13 @@ def parse_key(codec: KeyCodec, texts: Sequence[str]) -> Keys:
     if len(texts) == 1 and len(fields) > 1:
         texts = next(csv.reader(texts, skipinitialspace=True), [])
     if len(texts) != len(fields):
-        return codec.from_values(texts)  # which says how many it wants
+        return codec.from_values(texts)  # raises an error that names the columns
     value = _value_or_null if codec.nulls else _value
     return codec.from_values([value(t, f) for t, f in zip(texts, fields, strict=True)])
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON can hold it; what JSON has no form for becomes text.
+    """Convert a value to JSON values. Types that JSON lacks become text.
 
     >>> plain({"at": date(2026, 1, 31), "raw": b"ab", "x": float("nan")})
     {'at': '2026-01-31', 'raw': '0x6162', 'x': 'nan'}
@@ -60,7 +60,7 @@ def plain(value: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """The value as one cell of a table.
+    """Format a value as one cell of a table.
 
     >>> shown("ann"), shown([1, 2]), shown(None)
     ('ann', '[1, 2]', '-')
@@ -86,7 +86,7 @@ def _value(text: str, field: pa.Field) -> Any:
             return bytes.fromhex(text[2:])
     except ValueError as problem:
         raise FlowError(
-            f"{text!r} is no value of the key column {field.name!r} of type {field.type}",
+            f"{text!r} is not a valid value of the key column {field.name!r} of type {field.type}",
             hint="write lists and structs as JSON, bytes as text or as 0x and hexadecimal digits",
         ) from problem
     return text

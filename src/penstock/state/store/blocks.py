@@ -1,6 +1,6 @@
-"""The blocks of a segment's file, and the frame around them: where they are, and whether they are whole.
+"""The blocks of a segment's file and the frame around them: positions and checksums.
 
-See `segment` for what lies in a file, and why.
+See `segment` for the file format.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from penstock.state.table.table import HASH, KEY, SLOT
 INDEX = b"penstock"
 _MAGIC = b"ARROW1"
 _PREFIX = struct.Struct("<II")
-"""What a message of Arrow IPC begins with: a mark, and the length of its description."""
+"""Start of an Arrow IPC message: a marker, and the length of the metadata."""
 _KEPT_BYTES = 128 << 20
-"""Bytes of large files' blocks that a process keeps: asked for again, a block is not read, checked and
-decoded again, which takes three times as long."""
+"""Bytes of large files' blocks in a process's cache. A lookup in the cache takes a third of the time of
+reading, checking and decoding a block."""
 
 _numbers = itertools.count()
 
 
 class SegmentGone(Exception):
-    """A file of a version that is no longer kept. Whoever reads it goes on to a newer version."""
+    """A file was removed because its version is no longer kept. Read a newer version instead."""
 
 
 class Block(NamedTuple):
-    """A block that was read: its rows, and their keys."""
+    """A block in memory: its rows and their keys."""
 
     rows: pa.RecordBatch
     keys: Keys
 
 
 class _Kept:
-    """The blocks of large files that were used last. Safe to use in several threads."""
+    """A cache of recently used blocks of large files. Thread-safe."""
 
     def __init__(self) -> None:
         self._blocks: OrderedDict[tuple[int, int], Block] = OrderedDict()
@@ -70,7 +70,7 @@ _kept = _Kept()
 
 
 class Blocks:
-    """The blocks of a segment, and what is known of them without reading them."""
+    """The blocks of a segment, with their index: rows, first hashes, first slots."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Blocks:
         self._read: dict[int, Block] = {}
 
     def read(self, block: int) -> Block:
-        """A block. `SegmentGone` if the file was removed before it was read."""
+        """Read a block. Raises `SegmentGone` if the file was removed meanwhile."""
         key = (self._number, block)
         known = self._read.get(block) if self._views else _kept.get(key)
         if known is None:
@@ -113,11 +113,11 @@ class Blocks:
         except (pa.ArrowException, OSError) as wrong:
             damaged(self._name, f"block {block} cannot be read: {wrong}", wrong)
         if rows.num_rows != self.rows[block]:
-            damaged(self._name, f"block {block} has {rows.num_rows} rows")
+            damaged(self._name, f"block {block} has {rows.num_rows} rows, not {self.rows[block]}")
         return rows
 
     def checked(self, block: int) -> pa.Buffer:
-        """The bytes of a block, which are those that were written."""
+        """Read the bytes of a block, and verify their checksum."""
         try:
             message = self._data.slice(self._starts[block], self._sizes[block])
         except FileNotFoundError as gone:
@@ -128,46 +128,50 @@ class Blocks:
 
 
 def _check(index: dict[str, list[int]], schema: pa.Schema, codec: KeyCodec, room: int) -> None:
-    """Refuse an index that is not one of blocks in a file, or columns that no state has."""
+    """Raise a `ValueError` if an index or schema is not that of a segment."""
     lists = [index[name] for name in ("rows", "hashes", "slots", "sizes", "checksums")]
-    if any(len(one) != len(lists[0]) for one in lists) or any(n < 0 for one in lists for n in one):
-        raise ValueError("its index is no list of blocks")
+    if any(len(part) != len(lists[0]) for part in lists) or any(
+        n < 0 for part in lists for n in part
+    ):
+        raise ValueError("its index of blocks is invalid")
     if sum(index["sizes"]) > room or sum(index["rows"]) >= 1 << 62:
-        raise ValueError("it is cut off")
+        raise ValueError("it is truncated")
     types = {HASH: pa.uint64(), SLOT: pa.int32()}
-    if len(codec.schema):  # else nobody looks for keys
+    if len(codec.schema):  # else keys are not searched
         types[KEY] = codec.storage_type
     for name, type in types.items():
         if schema.field(name).type != type:
-            raise ValueError(f"its column {name} is of type {schema.field(name).type}")
+            raise ValueError(f"its column {name} has type {schema.field(name).type}, not {type}")
 
 
 def stored_keys(rows: pa.RecordBatch | pa.Table, codec: KeyCodec) -> Keys:
-    """The keys of rows of state, with the hashes that stand beside them."""
+    """The keys of rows of state, with the stored hashes."""
     return codec.from_storage(rows.column(KEY), fixed_values(one_chunk(rows.column(HASH))))
 
 
 def header_size(data: Bytes) -> int:
-    """The bytes before the first block: a magic word and the schema. Refuses what is no file."""
+    """Number of bytes before the first block: the magic word and the schema. Raises a `ValueError` if the
+    data is not an Arrow file."""
     if data.size < 32 or data.slice(0, 6).to_pybytes() != _MAGIC:
-        raise ValueError("it is no Arrow file")
+        raise ValueError("it is not an Arrow file")
     if data.slice(data.size - 6, 6).to_pybytes() != _MAGIC:
-        raise ValueError("it is cut off")
+        raise ValueError("it is truncated")
     mark, length = _PREFIX.unpack(data.slice(8, 8).to_pybytes())
     if mark != 0xFFFFFFFF or length > data.size:
-        raise ValueError("it does not begin with a schema")
+        raise ValueError("it does not start with a schema")
     return 16 + int(length)
 
 
 def frame_checksum(data: Bytes, head: int, blocks: int) -> int:
-    """The checksum of what is not a block: the magic word and the schema, the footer."""
+    """The checksum of all bytes that are not in a block: the magic word, the schema and the footer."""
     behind = head + blocks
     if behind > data.size:
-        raise ValueError("it is cut off")
+        raise ValueError("it is truncated")
     return zlib.crc32(data.slice(behind, data.size - behind), zlib.crc32(data.slice(0, head)))
 
 
 def damaged(name: str, how: str, cause: BaseException | None = None) -> NoReturn:
+    """Raise a `CheckpointError` about a damaged file."""
     raise CheckpointError(
         f"{name} is damaged: {how}",
         hint="restore this file from a backup, or start from a new checkpoint folder",

@@ -1,14 +1,13 @@
-"""Compaction: what many epochs wrote becomes few files, so that a version is quickly read again.
+"""Compaction: the files of many epochs are merged into few, so that a version is read quickly.
 
 A host compacts the slots that it owns, in the background. The deltas since the last layout become
-a run. Runs that are not much larger than what would lie above them are merged into it, so there
-are only ever a few, each more than twice as large as the next; an entry is written again only as
-often as the state doubles. When the runs of a slot outgrow half of its snapshot, the slot gets a
-new snapshot, in which removed entries leave no trace. The driver puts the parts of all hosts
-together as a layout.
+a run. Runs that are not much larger than what would lie above them are merged into it. So there are only
+a few runs, each more than twice as large as the next, and an entry is rewritten only as often as the
+state doubles. When the runs of a slot are larger than half of its snapshot, the slot gets a new snapshot,
+without removed entries. The driver combines the parts of all hosts into a layout.
 
-Nothing is changed in place: new files have new names, and old ones stay until no version that is
-kept needs them. A compaction that breaks off leaves files that nobody names.
+Nothing is changed in place: new files have new names, and old ones stay until no kept version needs them.
+An interrupted compaction leaves files that no layout names.
 """
 
 from __future__ import annotations
@@ -40,35 +39,35 @@ from penstock.state.table.table import HASH, PRESENT, SLOT
 Ref = DeltaRef | SegmentRef
 
 LEAST_SNAPSHOT = 1 << 20
-"""Bytes of runs that a slot may always have: below it, a snapshot is not worth a file."""
+"""Bytes of runs up to which a slot gets no snapshot, since it is not worth a file."""
 _AT_ONCE = 32 << 20
-"""Bytes of files that are merged in memory together, and so about the size of a run's file."""
+"""Bytes of files that are merged in memory at once, and so about the size of a run's file."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do with some slots of a step."""
+    """The plan of a compaction of some slots of a step."""
 
     runs: tuple[SegmentRef, ...]
-    """The runs of these slots, newest first."""
+    """Existing runs of these slots, newest first."""
     merged: int
-    """How many of them go into the new one, or into snapshots."""
+    """Number of these runs that are merged into the new run or into snapshots."""
     run: Array
     """Slots whose changes go into the new run."""
     snapshots: Array
     """Slots that get a new snapshot."""
     sizes: Array
-    """About how many bytes are read for each slot, by its number."""
+    """Slot -> approximate bytes to read."""
 
 
 @dataclass(frozen=True)
 class Compacted:
-    """The files of some slots of a step at a version."""
+    """The result of a compaction: the files of some slots of a step at a version."""
 
     step: str
     version: int
     slots: str
-    """Packed."""
+    """The slots, packed (see `pack_slots`)."""
     files: StepLayout
     written: int
     """Bytes of new files."""
@@ -77,7 +76,7 @@ class Compacted:
 def plan(
     files: StepLayout, deltas: Sequence[DeltaRef], slots: Array, least: int = LEAST_SNAPSHOT
 ) -> Plan:
-    """What to do with these slots, given their files and the deltas since.
+    """Plan the compaction of these slots, from their files and the deltas since.
 
     >>> run = SegmentRef("step", "old", 10, 1000, 0, pack_slots([0, 1]), 2, upto=7)
     >>> delta = DeltaRef("step", "step/0", "new", 5, 600, 0, pack_slots([0]))
@@ -123,10 +122,10 @@ def compact(
     check: Callable[[], None],
     least: int = LEAST_SNAPSHOT,
 ) -> Compacted:
-    """Bring the files of these slots to version `upto`; writes new files, and changes none.
+    """Compact the files of these slots to version `upto`. Writes new files, and changes none.
 
-    `check` is called before each file is read or written, and may raise to break off. The tag must be one
-    that was not used before. Slots are read in groups, so memory holds only a part of the state.
+    `check` is called before each file is read or written, and may raise to cancel. The tag must be new.
+    Slots are processed in groups, so that only a part of the state is in memory.
     """
     chain = store.chain(upto)
     files, deltas = chain.step(step), [ref for _, ref in chain.deltas(step)]
@@ -165,7 +164,8 @@ class _Work:
     open: dict[str, SegmentFile] = field(default_factory=dict)
 
     def run(self, refs: Sequence[Ref], slots: Array, lowest: Array) -> list[SegmentRef]:
-        """Merge the changes to these slots; in the `lowest`, removed entries need no mention."""
+        """Merge the changes to these slots into a run. In the slots `lowest`, which have no older files,
+        removed entries are left out."""
         rows = self._merged(refs, slots)
         here = fixed_values(one_chunk(rows.column(SLOT)))
         present = fixed_values(one_chunk(rows.column(PRESENT)))
@@ -173,7 +173,7 @@ class _Work:
         return [self._wrote("runs", rows)] if rows.num_rows else []
 
     def snapshots(self, refs: Sequence[Ref], slots: Array) -> dict[int, SegmentRef]:
-        """Write all entries of each slot; nothing for a slot that has none."""
+        """Write a snapshot of each slot that has entries."""
         rows = whole(self._merged(refs, slots))
         order = hash_order(fixed_values(one_chunk(rows.column(HASH))))
         rows = rows.take(fixed_array(order, pa.int64()))
@@ -205,7 +205,7 @@ class _Work:
 
 
 def merged_layout(old: Layout | None, parts: Sequence[Compacted], version: int, tag: str) -> Layout:
-    """The parts of all hosts together. They must hold all slots of all steps, each once."""
+    """Combine the parts of all hosts into a layout. They must cover each slot of each step exactly once."""
     steps: dict[str, StepLayout] = {}
     for step in sorted({part.step for part in parts} | set(old.steps if old else ())):
         mine = [part for part in parts if part.step == step]
@@ -213,12 +213,12 @@ def merged_layout(old: Layout | None, parts: Sequence[Compacted], version: int, 
         had = _slots_of(old.steps[step]) if old and step in old.steps else np.empty(0, np.int32)
         if len(np.unique(slots)) < len(slots) or len(np.setdiff1d(had, slots)):
             raise ProtocolError(
-                f"the parts of step {step} do not make up version {version}",
+                f"the compacted parts of step {step} do not cover each slot of version {version} once",
                 hint="compact every slot of the step once, at one version",
             )
         if any(part.version != version for part in mine):
             raise ProtocolError(
-                f"parts of step {step} are not of version {version}",
+                f"a compacted part of step {step} is not of version {version}",
                 hint="compact every slot of the step once, at one version",
             )
         steps[step] = _together([part.files for part in mine])
@@ -243,5 +243,5 @@ def _slots_of(files: StepLayout) -> Array:
 
 
 def _held(ref: Ref, slots: Array) -> Array:
-    """Which of these slots count in a file."""
+    """Those of these slots that count in a file."""
     return np.intersect1d(unpack_slots(ref.slots), slots) if ref.slots else slots

@@ -1,11 +1,10 @@
-"""The files of a checkpoint, through any `pyarrow.fs` file system.
+"""The files of a checkpoint, on any `pyarrow.fs` file system.
 
-A file is written whole or not at all, and on a local disk it is there for good, with its folder,
-when the write returns. A store that fails is asked again for a minute, whatever it was asked for; but what
-is wrong with a folder on S3 is told when it is first reached.
+Files are written atomically. On a local disk a file and its folder are durable when the write returns.
+Failed operations are retried for a minute. A wrong S3 configuration is reported within seconds, at first use.
 
-Files are read, never mapped: a file that shrinks or vanishes under a mapping, as it may on a network
-file system, ends the process. Large files are read in pieces.
+Files are read, never memory-mapped: if a mapped file shrinks or vanishes, as it may on a network file
+system, the process dies. Large files are read in pieces.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ from penstock.state.store.places import Place, open_filesystem, open_puts
 from penstock.state.store.s3 import PASSING, TROUBLES, hint_for
 
 _PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 8.0, 10.0, 15.0, 15.0)
-"""Waits between tries at what the store refused: a minute in all."""
+"""Seconds between retries of a failed operation: a minute in total."""
 _PATIENCE_S = 60.0
-"""Seconds after which a store is not asked again, pauses and tries together."""
+"""Seconds, including the attempts themselves, after which an operation is not retried any more."""
 _FIRST_PAUSES_S = (0.5, 1.0, 2.0, 3.0)
-"""Waits between tries to reach a store for the first time: its address may be wrong."""
+"""Seconds between attempts to reach a store for the first time. Few, since its address may be wrong."""
 _AT_ONCE = 4 << 20
-"""Bytes of a file that are read in one request, rather than in pieces."""
+"""Bytes up to which a file is read in one request, rather than in pieces."""
 _LASTING = (errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
 _HINTS = {
-    "read": "check the network and permissions; starting the flow again continues where it was",
+    "read": "check the network and permissions, then restart the flow: it continues where it was",
     "remove": "check permissions and the network",
-    "write": "check free space, permissions and the network; the epoch was not committed, and "
-    "starting the flow again continues before it",
+    "write": "check free space, permissions and the network, then restart the flow: the epoch was "
+    "not committed and runs again",
 }
 
 T = TypeVar("T")
@@ -54,22 +53,24 @@ _in_memory = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Found:
-    """A file in a folder: its name from the root of the checkpoint, and its bytes."""
+class StoredFile:
+    """A file of a checkpoint."""
 
     name: str
+    """Path, relative to the root of the checkpoint."""
     size: int
+    """Size in bytes."""
 
 
 def sleep_about(pause_s: float) -> None:
-    """Sleep for half to one and a half times as long: many that wait for a store come back one by one."""
+    """Sleep for 0.5 to 1.5 times `pause_s` seconds, so that many waiting processes do not retry at once."""
     time.sleep(pause_s * random.uniform(0.5, 1.5))
 
 
 class Files:
-    """The files below one root. Any process may hold one for the same root, and use it in any thread.
+    """The files below one root. Thread-safe; several processes may use the same root.
 
-    If it `hides`, files have names that readers of data skip until they are whole.
+    If it `hides`, unfinished files have names that readers of data skip.
     """
 
     def __init__(
@@ -83,30 +84,30 @@ class Files:
         self._mark = "." if hides else ""
         self.uri = place if isinstance(place, str) else place.uri
         self.trouble = ""
-        """What the store is being waited for; empty if it is not."""
+        """The operation that is being retried, with its error; empty if there is none."""
         self._pause, self._clock = pause, clock
         self._fs, self._root = open_filesystem(place)
         self._puts = open_puts(place)
         self._local = self._fs.type_name == "local"
         self._renames = self._fs.type_name in ("local", "hdfs", "subtree", "mock")
         self._lasting: set[str] = set()
-        """Local folders that are known to survive a loss of power."""
+        """Local folders that are known to be durable."""
 
     @property
     def excludes(self) -> bool:
-        """Whether of two that put the same file only one can succeed."""
+        """Whether `put_if_absent` is atomic: of two processes that put the same file, only one succeeds."""
         by_condition = self._puts is not None and self._puts.honoured
         return by_condition or self._fs.type_name in ("local", "mock")
 
     def must_answer(self) -> None:
-        """Raise a `SettingError` that says what to do, within seconds, if this is a folder of S3 whose bucket
-        cannot be reached, is not there, or is not for these keys."""
+        """Raise a `SettingError` within seconds if this is a folder on S3 whose bucket cannot be reached,
+        does not exist, or cannot be accessed with these keys."""
         if self._fs.type_name != "s3":
             return
         bucket = self._root.split("/", 1)[0]
         for pause_s in (*_FIRST_PAUSES_S, None):
             try:
-                # Only the first tells of wrong keys, and only the second of a bucket that is missing.
+                # Only the first call reports wrong keys, and only the second a missing bucket.
                 self._fs.get_file_info(
                     pafs.FileSelector(self._path("owners"), allow_not_found=True)
                 )
@@ -124,7 +125,7 @@ class Files:
         ) from refused
 
     def read(self, name: str) -> bytes | None:
-        """The bytes of a small file; None if it is not there."""
+        """Read a small file; None if it does not exist."""
 
         def work() -> bytes:
             faults.point("store.read", file=name)
@@ -138,7 +139,7 @@ class Files:
             return None
 
     def open(self, name: str) -> Bytes:
-        """A file to look at; a `FileNotFoundError` if it is not there."""
+        """Open a file for reading. Raises a `FileNotFoundError` if it does not exist."""
 
         def work() -> Bytes:
             faults.point("store.read", file=name)
@@ -157,27 +158,23 @@ class Files:
 
         return self._patiently("read", name, work)
 
-    def write(
-        self, name: str, data: bytes | pa.Buffer, *, secret: bool = False, durable: bool = True
-    ) -> None:
-        """Write a file that appears whole: by rename, or by the object store's own atomic put.
+    def write(self, name: str, data: bytes | pa.Buffer, *, durable: bool = True) -> None:
+        """Write a file atomically: by rename, or by the object store's own atomic put.
 
-        What is secret can be read by its owner only, in a local folder. What is durable survives a
-        loss of power from here on.
+        A durable file survives a power failure once this returns.
         """
 
         def work() -> None:
             faults.point("store.write", file=name)
-            self._replace(self._path(name), data, secret, durable)
+            self._replace(self._path(name), data, durable)
 
         self._patiently("write", name, work)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Write a small file unless there is one; tells whether there is this one now.
+        """Write a small file unless it exists, and return whether the file now has this content.
 
-        Others may find the file before all of it is written. Where the store cannot exclude others,
-        the last of two that write at the same time wins, and both may have been told that it is
-        theirs: look again later.
+        Others may see the file before it is complete. If the store cannot do this atomically (`excludes`),
+        the last of two concurrent writers wins, and both may get True: check again later.
         """
 
         def work() -> None:
@@ -195,7 +192,7 @@ class Files:
                     return
             with _in_memory:
                 if not self._there(name):
-                    self._replace(path, data, secret=False, durable=True)
+                    self._replace(path, data, durable=True)
 
         self._patiently("write", name, work)
         return self.read(name) == data
@@ -207,15 +204,15 @@ class Files:
 
         return self._patiently("read", name, work)
 
-    def below(self, folder: str) -> list[Found]:
-        """All files in a folder and in the folders in it."""
+    def below(self, folder: str) -> list[StoredFile]:
+        """All files in a folder and its subfolders."""
         selector = pafs.FileSelector(self._path(folder), allow_not_found=True, recursive=True)
         start = len(self._root) + 1
 
-        def work() -> list[Found]:
+        def work() -> list[StoredFile]:
             faults.point("store.read", file=folder)
             return [
-                Found(info.path[start:], info.size)
+                StoredFile(info.path[start:], info.size)
                 for info in self._fs.get_file_info(selector)
                 if info.type == pafs.FileType.File
             ]
@@ -223,7 +220,8 @@ class Files:
         return self._patiently("read", folder, work)
 
     def remove(self, name: str, *, patient: bool = True) -> bool:
-        """Remove a file; False if it is not there. Without patience, an `OSError` if that fails."""
+        """Remove a file; False if it does not exist. If not `patient`, an error is raised without retries, as
+        an `OSError`."""
 
         def delete() -> None:
             self._fs.delete_file(self._path(name))
@@ -237,12 +235,12 @@ class Files:
             return False
         return True
 
-    # -- patience
+    # -- retries
 
     def _patiently(self, doing: str, name: str, work: Callable[[], T]) -> T:
-        """Do it; if the store fails, again and again for a minute.
+        """Run an operation, and retry it for up to a minute if the store fails.
 
-        A file that is not there to be read or removed is told of at once.
+        A missing file is not retried when it is read or removed.
         """
         what, began = f"cannot {doing} {name} of {self.uri}", ""
         waited_s, until_s = 0.0, self._clock() + _PATIENCE_S
@@ -260,47 +258,53 @@ class Files:
                     raise StoreError(f"{what}: {refused}", hint=hint) from refused
                 if not began:
                     began = f"{what}: {refused}"
-                    _log.warning("%s; trying again for a minute", began)
+                    _log.warning("%s; trying again for a minute", began, extra={"file": name})
                 self.trouble = f"{began}; {waited_s:.0f} s so far"
                 self._pause(pause_s)
                 waited_s += pause_s
             else:
                 if began:
                     self.trouble = ""
-                    _log.warning("%s of %s: done after %.1f s", name, self.uri, waited_s)
+                    _log.warning(
+                        "The store answers again: %s of %s is done after %.1f s of retries",
+                        name,
+                        self.uri,
+                        waited_s,
+                        extra={"file": name, "took_ms": round(1000 * waited_s)},
+                    )
                 return result
         raise AssertionError("not reached")
 
-    # -- one try
+    # -- one attempt
 
     def _there(self, name: str) -> bool:
-        found: bool = self._fs.get_file_info(self._path(name)).type != pafs.FileType.NotFound
-        return found
+        exists: bool = self._fs.get_file_info(self._path(name)).type != pafs.FileType.NotFound
+        return exists
 
-    def _replace(self, path: str, data: bytes | pa.Buffer, secret: bool, durable: bool) -> None:
+    def _replace(self, path: str, data: bytes | pa.Buffer, durable: bool) -> None:
         if not self._renames:
             return self._put(path, data)
-        target = self._written(path, data, secret, durable)
+        target = self._written(path, data, durable)
         self._fs.move(target, path)
         if durable and self._local:
             _sync(os.path.dirname(path))
         return None
 
-    def _written(self, path: str, data: bytes | pa.Buffer, secret: bool, durable: bool) -> str:
-        """A file beside the path with this data, to be given that name."""
+    def _written(self, path: str, data: bytes | pa.Buffer, durable: bool) -> str:
+        """Write a temporary file beside `path`, and return its path."""
         folder, name = os.path.split(path)
         target = f"{folder}/{self._mark}{name}.{os.getpid()}-{next(_numbers)}.tmp"
         if durable and self._local:
             self._settle_folder(folder)
         try:
             try:
-                self._put(target, data, secret, durable)
+                self._put(target, data, durable)
             except FileNotFoundError:
                 self._fs.create_dir(folder, recursive=True)
-                self._put(target, data, secret, durable)
+                self._put(target, data, durable)
         except OSError:
             with suppress(OSError):
-                self._fs.delete_file(target)  # half of a file, on a disk that may be full
+                self._fs.delete_file(target)  # incomplete, on a disk that may be full
             raise
         return target
 
@@ -308,7 +312,6 @@ class Files:
         self,
         path: str,
         data: bytes | pa.Buffer,
-        secret: bool = False,
         durable: bool = False,
         alone: bool = False,
     ) -> None:
@@ -317,7 +320,7 @@ class Files:
                 stream.write(data)
             return
         how = os.O_WRONLY | os.O_CREAT | (os.O_EXCL if alone else os.O_TRUNC)
-        file = os.open(path, how, 0o600 if secret else 0o666)
+        file = os.open(path, how, 0o666)
         try:
             left = memoryview(data)
             while len(left):
@@ -328,7 +331,7 @@ class Files:
             os.close(file)
 
     def _settle_folder(self, folder: str) -> None:
-        """Make a folder, and be sure that it and all above it stay."""
+        """Create a folder, and make it and all folders above it durable."""
         if folder not in self._lasting:
             os.makedirs(folder, exist_ok=True)
         while folder not in self._lasting and folder != os.path.dirname(folder):
@@ -341,34 +344,35 @@ class Files:
 
 
 class FilePieces:
-    """A large file: pieces of it are read when they are asked for."""
+    """A large file that is read in pieces, on demand."""
 
     def __init__(self, size: int, read_at: Callable[[int, int], bytes]) -> None:
         self.size, self._read_at = size, read_at
 
     def slice(self, offset: int, length: int) -> pa.Buffer:
-        """Bytes of the file; fewer of them if it was cut off meanwhile."""
+        """Read `length` bytes at `offset`; fewer if the file was truncated meanwhile."""
         return pa.py_buffer(self._read_at(length, offset))
 
 
 Bytes: TypeAlias = "pa.Buffer | FilePieces"
-"""The bytes of a file."""
+"""The contents of a file."""
 
 
 def _read_at(path: str, length: int, offset: int) -> bytes:
-    """Bytes of a local file. It is not kept open: a version may have more files than a process may."""
+    """Read bytes of a local file. It is not kept open, since a version may have more files than a process may
+    open."""
     with open(path, "rb", buffering=0) as file:
         return os.pread(file.fileno(), length, offset)
 
 
 def _lasts(refused: OSError) -> bool:
-    """Whether asking again is in vain."""
+    """Whether an error is permanent, so that a retry would not help."""
     plain = isinstance(refused, PermissionError | NotADirectoryError | IsADirectoryError)
     return plain or refused.errno in _LASTING or bool(hint_for(refused, TROUBLES))
 
 
 def _sync(folder: str) -> None:
-    """Make the names in a folder durable; of a folder that is not ours to open they were before."""
+    """Make the names in a folder durable. A folder that this user may not open is skipped."""
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except PermissionError:
@@ -376,7 +380,7 @@ def _sync(folder: str) -> None:
     try:
         os.fsync(handle)
     except OSError as refused:
-        if refused.errno != errno.EINVAL:  # this file system has no such thing
+        if refused.errno != errno.EINVAL:  # this file system cannot sync folders
             raise
     finally:
         os.close(handle)

@@ -1,10 +1,10 @@
-"""What makes up a version of the state: manifests, layouts, and the segments that they name.
+"""Manifests, layouts and references to segments, which make up a version of the state.
 
-The state at version e is the layout that manifest e builds on, then the deltas of the manifests
+The state at version e is the layout that manifest e builds on, plus the deltas of the manifests
 since that layout, up to e. A layout names, for each step, a snapshot of each slot and the runs
-above it; a run holds the changes of several epochs to several slots.
+above it. A run has the changes of several epochs to several slots.
 
-All of these are values, and JSON. A manifest or layout carries a checksum of its own facts.
+All of these are values, stored as JSON. A manifest or layout has a checksum of its own contents.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from penstock.state.store.blocks import damaged
 T = TypeVar("T")
 
 MOST_SLOTS = 32_768
-"""Slots that a step may have."""
+"""Maximum number of slots of a step."""
 _PACKED = re.compile(r"([0-9a-f]{2})*")
 _SEGMENTS = ("deltas/", "runs/", "snapshots/")
 
@@ -40,42 +40,44 @@ READABLE = (1, 2)
 
 @dataclass(frozen=True)
 class DeltaRef:
-    """One delta: where it is and what it holds."""
+    """A manifest's reference to a delta file."""
 
     step: str
     host: str
     file: str
     rows: int
     size: int
+    """Size in bytes."""
     checksum: int | None = None
-    """The segment's checksum; None for a file of format 1."""
+    """Checksum of the segment; None for a file of format 1."""
     slots: str = ""
-    """The slots that it has rows of, packed; "" for a file of format 1: they are not known."""
+    """Slots that it has rows of, packed; "" (unknown) for a file of format 1."""
 
 
 @dataclass(frozen=True)
 class SegmentRef:
-    """One run or snapshot as a layout sees it."""
+    """A layout's reference to a run or snapshot file."""
 
     step: str
     file: str
     rows: int
     size: int
+    """Size in bytes."""
     checksum: int
     slots: str
-    """The slots that count, packed. The file may hold more: those have moved on to other files."""
+    """Slots whose rows in this file count, packed. Other slots in it have newer files."""
     held: int
-    """How many slots the file has rows of."""
+    """Number of slots that the file has rows of."""
     upto: int
-    """The version that it brings its slots to."""
+    """Version of its slots' state."""
 
     @property
     def slot_bytes(self) -> float:
-        """What a slot takes in the file, on average."""
+        """Average bytes of a slot in the file."""
         return self.size / max(1, self.held)
 
     def trimmed(self, slots: Array) -> SegmentRef | None:
-        """The same file for these slots only; None if there are none of them in it."""
+        """The same reference for these slots only; None if it has none of them."""
         left = np.intersect1d(unpack_slots(self.slots), slots)
         return replace(self, slots=pack_slots(left)) if len(left) else None
 
@@ -85,9 +87,9 @@ class StepLayout:
     """The files of one step."""
 
     snapshots: dict[int, SegmentRef] = field(default_factory=dict)
-    """slot -> its snapshot."""
+    """Slot -> its snapshot."""
     runs: tuple[SegmentRef, ...] = ()
-    """Oldest first, by `upto`. Several may be of one version, then for different slots."""
+    """Runs, oldest first, by `upto`. Runs of the same version are for different slots."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class Layout:
 
     version: int
     tag: str
-    """Tells layouts and files apart that were made for the same version."""
+    """Tag that distinguishes layouts and files of the same version."""
     steps: dict[str, StepLayout]
 
     @property
@@ -111,44 +113,48 @@ class Layout:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All that makes an epoch durable."""
+    """The commit record of an epoch."""
 
     epoch: int
     run: int
+    """Number of the successful run of the epoch."""
     base: int
-    """The version of the layout that this one builds on; -1 if it builds on nothing."""
+    """Version of the layout that this epoch builds on; -1 if there is none."""
     layout: str
-    """The file of that layout; "" if there is none."""
+    """File of that layout; "" if there is none."""
     deltas: tuple[DeltaRef, ...]
-    """The deltas of this epoch only."""
+    """Deltas of this epoch only."""
     routes: dict[str, dict[str, Any]]
-    """step -> route table, as `codec.to_plain` gives it."""
+    """Step -> route table, as returned by `codec.to_plain`."""
     watermarks: dict[str, int | None]
-    """step -> watermark of the next epoch, in milliseconds."""
+    """Step -> watermark of the next epoch, in milliseconds."""
     rows: int
     sealed_at_ms: int
+    """Wall-clock time of the seal, in Unix milliseconds."""
     placements: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """step -> since when and why groups of slots are where they are."""
+    """Step -> placements of its slots, as returned by `Placement.as_stored`."""
     event_times: list[list[Any]] = field(default_factory=list)
-    """How far each partition of the sources has come, as `plan.watermarks.known_rows` gives it."""
+    """Event-time progress of each source partition, as returned by `plan.watermarks.known_rows`."""
     time_ms: int | None = None
-    """The time when the epoch was made durable, in milliseconds; later epochs have no earlier one. None
+    """Time when the epoch became durable, in milliseconds, which never decreases from epoch to epoch. None
     in a manifest of an earlier release."""
     positions: dict[str, dict[str, Any]] | None = None
-    """Source, by number -> partition -> where the next epoch begins. None: Spark's log tells that."""
+    """Number of the source -> partition -> offset at which the next epoch begins. None: Spark's offset log
+    has them."""
     runs: list[tuple[int, int]] | None = None
-    """Live runs up to the one that this epoch is of, newest first: when each began, and its first epoch."""
+    """Live runs up to this epoch's, newest first, as (start time, first epoch)."""
 
 
 @dataclass(frozen=True)
 class VersionChain:
-    """All that restores a version."""
+    """The manifests and the layout that make up a version."""
 
     manifest: Manifest
     """The version's own manifest."""
     layout: Layout | None
     manifests: tuple[Manifest, ...]
-    """The manifests since the layout, oldest first; the last is the version's, unless the layout is."""
+    """Manifests since the layout, oldest first, ending with the version's own. Empty if the layout is of this
+    version."""
 
     @property
     def version(self) -> int:
@@ -171,7 +177,7 @@ class VersionChain:
 
 
 def pack_slots(slots: Array | Iterable[int]) -> str:
-    """A set of slots as a short text: a bit for each slot, in hexadecimal digits.
+    """Pack a set of slots into a short text: one bit per slot, in hexadecimal digits.
 
     >>> pack_slots([0, 1, 8]), unpack_slots("c080")
     ('c080', array([0, 1, 8], dtype=int32))
@@ -185,13 +191,13 @@ def pack_slots(slots: Array | Iterable[int]) -> str:
 
 
 def unpack_slots(packed: str) -> Array:
-    """The slots of a set, in ascending order (int32)."""
+    """The slots in a packed set, ascending (int32)."""
     bits = np.unpackbits(np.frombuffer(bytes.fromhex(packed), np.uint8))
     return np.flatnonzero(bits).astype(np.int32)
 
 
 def slot_groups(slots: Array, sizes: Array, at_once: int) -> list[Array]:
-    """Slots in groups of about `at_once` bytes together; `sizes` is by slot number.
+    """Divide slots into groups of about `at_once` bytes. `sizes` are the bytes by slot number.
 
     >>> slot_groups(np.array([0, 2, 3]), np.array([60, 0, 50, 70]), at_once=100)
     [array([0]), array([2, 3])]
@@ -202,9 +208,9 @@ def slot_groups(slots: Array, sizes: Array, at_once: int) -> list[Array]:
 
 
 def checked(value: Manifest | Layout) -> bytes:
-    """A manifest or layout as JSON with a format and a checksum.
+    """Encode a manifest or layout as JSON with a format number and a checksum.
 
-    The checksum is of the facts as Python's own `json` writes them, in all formats and releases.
+    The checksum is that of the fields as Python's `json` module writes them, in all formats and releases.
     """
     facts = codec.to_plain(value)
     text = json.dumps({name: fact for name, fact in facts.items() if fact is not None})
@@ -213,19 +219,21 @@ def checked(value: Manifest | Layout) -> bytes:
 
 
 def from_checked(facts: dict[str, Any], name: str, kind: type[T]) -> T:
-    """Undo `checked`. Refuses formats that it does not know, and damaged facts."""
+    """Restore a value from what `checked` wrote. Raises a `CheckpointError` if the format is unknown or the
+    contents are damaged."""
     facts = dict(facts)
     format, checksum = facts.pop("format", None), facts.pop("checksum", None)
     if format not in READABLE:
         raise CheckpointError(
-            f"{name} was written in state format {format}; "
-            f"this Penstock reads {' and '.join(map(str, READABLE))}",
-            hint="open it with the release that wrote it, or start from a new checkpoint folder",
+            f"{name} was written in state format {format}, but "
+            f"this release of Penstock reads {' and '.join(map(str, READABLE))}",
+            hint="use the release that wrote it, or start from a new checkpoint folder",
         )
     if format > 1 and zlib.crc32(json.dumps(facts).encode()) != checksum:
         damaged(name, "its checksum does not match")
     if format == 1 and isinstance(facts.get("base"), int):
-        facts |= {"base": facts["base"] - 1, "layout": ""}  # it was the first epoch
+        # Format 1 stored the first epoch that counts, and had no layouts.
+        facts |= {"base": facts["base"] - 1, "layout": ""}
     try:
         value = codec.from_plain(facts, kind)
     except ProtocolError as wrong:
@@ -235,8 +243,19 @@ def from_checked(facts: dict[str, Any], name: str, kind: type[T]) -> T:
     return value
 
 
+@dataclass(frozen=True)
+class Renaming:
+    """New names of a flow's steps, until all manifests have them (see `renaming`)."""
+
+    generation: int
+    """The first generation whose files have the new names."""
+    names: dict[str, str]
+    """Old name -> new name, of each step."""
+
+
 class _FlowStep(TypedDict):
     id: str
+    kind: NotRequired[str]
     slots: Annotated[int, Meta(ge=1, le=MOST_SLOTS)]
     keys: list[tuple[str, str]]
     state: list[tuple[str, str]]
@@ -246,10 +265,11 @@ class _FlowStep(TypedDict):
 class _FlowFacts(TypedDict):
     id: NotRequired[str]
     steps: list[_FlowStep]
+    renamings: NotRequired[list[Renaming]]
 
 
 def check_flow(facts: dict[str, Any], name: str) -> None:
-    """Refuse facts about a flow (flow.json) that are not of the shape that they are written in."""
+    """Raise a `CheckpointError` if the contents of flow.json are malformed."""
     try:
         for step in codec.from_plain(facts, _FlowFacts)["steps"]:
             if "key_schema" in step:
@@ -259,26 +279,26 @@ def check_flow(facts: dict[str, Any], name: str) -> None:
 
 
 def _wrong_fact(value: object) -> str:
-    """What cannot be true of a manifest or layout, so that nobody follows it; "" if nothing."""
+    """Describe what is invalid in a manifest or layout; "" if nothing is."""
     refs: Iterable[DeltaRef | SegmentRef] = ()
     if isinstance(value, Manifest):
-        times = abs(value.sealed_at_ms), abs(value.time_ms or 0)  # a clock may be wrong by much
+        times = abs(value.sealed_at_ms), abs(value.time_ms or 0)  # a clock may be far off
         numbers = (value.epoch, value.run, value.rows, *times)
         if not -1 <= value.base <= value.epoch or not all(0 <= n < 1 << 63 for n in numbers):
             return f"it cannot be of epoch {value.epoch} and build on version {value.base}"
         if any([type(fact) for fact in row] != [int, str, int, int] for row in value.event_times):
-            return "it does not tell how far sources have come"
+            return "its event times of the sources are malformed"
         refs = value.deltas
     elif isinstance(value, Layout):
         refs = value.refs()
         if any(
             not 0 <= slot < MOST_SLOTS for step in value.steps.values() for slot in step.snapshots
         ):
-            return "it has snapshots of slots that there cannot be"
+            return "it has snapshots of slots that cannot exist"
     for ref in refs:
         size = (ref.rows, ref.size, *((ref.held, ref.upto) if isinstance(ref, SegmentRef) else ()))
         packed = _PACKED.fullmatch(ref.slots) is not None and len(ref.slots) * 4 <= MOST_SLOTS
         named = ref.file.startswith(_SEGMENTS) if ref.rows else True
         if not packed or not named or ".." in ref.file or not all(-1 <= n < 1 << 63 for n in size):
-            return f"it names a file that cannot be: {ref.file[:200]!r}"
+            return f"it names an invalid file: {ref.file[:200]!r}"
     return ""

@@ -1,8 +1,7 @@
-"""Many tables of rows into one that holds each key once: the newest row, patches put onto it.
+"""Merging of tables of rows into one with the newest row of each key, patches applied.
 
-Tables are added newest first. As long as the state has no patches, the first row of a key is the
-one that counts, and nothing older is looked at. A patch waits for older rows of its key until a
-whole one comes.
+Tables are added newest first. Without patches, the first row of a key counts and older ones are ignored.
+A patch waits for older rows of its key until a complete one is added.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _UNSEEN, _PATCH, _SETTLED = 0, 1, 2
 
 
 class Newest:
-    """Gathers rows that are known by numbers, one number for each key."""
+    """Collects the newest rows. Keys are represented by numbers."""
 
     def __init__(self, schema: pa.Schema, numbers: int = 0) -> None:
         self._schema = schema
@@ -34,7 +33,7 @@ class Newest:
         self._parts: list[tuple[Array, pa.Table]] = []
 
     def add(self, numbers: Array, table: pa.Table) -> None:
-        """Add a table that is older than all before; a number is in it at most once."""
+        """Add a table that is older than all before it and has each number at most once."""
         if len(numbers) == 0:
             return
         have = len(self._known)
@@ -45,19 +44,19 @@ class Newest:
         self.put(numbers[wanted], take_rows(table, wanted))
 
     def put(self, numbers: Array, table: pa.Table) -> None:
-        """Add rows of keys none of which is settled, and for which there is room."""
+        """Add rows of keys that are not settled and whose numbers there is room for."""
         self._known[numbers] = _SETTLED
         if self._patches:
             self._known[numbers[patches.unresolved(table)]] = _PATCH
         self._parts.append((numbers, table))
 
     def settled(self, numbers: Array) -> Array:
-        """Whether nothing older can tell more of these keys (bool)."""
+        """A mask of the keys for which older rows no longer matter."""
         mask: Array = self._known[numbers] == _SETTLED
         return mask
 
     def table(self) -> pa.Table:
-        """The rows, one for each key; a patch where no whole row of its key came."""
+        """The rows, one per key; still a patch if no complete row of its key was added."""
         if not self._patches or len(self._parts) < 2:
             return _joined([table for _, table in self._parts], self._schema)
         counts = np.bincount(np.concatenate([numbers for numbers, _ in self._parts]))
@@ -73,7 +72,7 @@ class Newest:
 
 
 def newest(tables: Iterable[pa.Table], schema: pa.Schema, codec: KeyCodec) -> pa.Table:
-    """The newest row of each key, removed entries too; tables come newest first."""
+    """The newest row of each key, including removed entries. Tables are passed newest first."""
     seen, rows = key_index(codec.layout), Newest(schema)
     for table in tables:
         rows.add(seen.upsert(stored_keys(table, codec)), table)
@@ -81,7 +80,7 @@ def newest(tables: Iterable[pa.Table], schema: pa.Schema, codec: KeyCodec) -> pa
 
 
 def whole(table: pa.Table) -> pa.Table:
-    """The entries that are present; a patch of a key that has no older row is put onto nothing."""
+    """The entries that are present, complete. A patch without an older row is applied to an empty one."""
     table = table.filter(table.column(PRESENT))
     if not patches.has_patches(table.schema):
         return table
@@ -94,26 +93,26 @@ def whole(table: pa.Table) -> pa.Table:
 
 
 def no_rows(schema: pa.Schema) -> pa.Table:
-    """An empty table; Arrow's own way to make one brings pandas into the process."""
+    """An empty table. Unlike `Schema.empty_table`, this does not import pandas."""
     return pa.Table.from_batches([], schema)
 
 
 def fitting(table: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
-    """Rows of a file in the form that the flow wants; refuses state of another form."""
+    """Convert rows of a file to the flow's schema. Raises a `CheckpointError` if they do not match it."""
     if table.schema.equals(schema):
         return table
     table = patches.completed(table, schema)
     if table.schema.equals(schema):
         return table
     raise CheckpointError(
-        f"{name} has columns {columns_text(table.schema)}; "
-        f"the flow's step has {columns_text(schema)}",
-        hint="run the flow that wrote the checkpoint, or start in a new folder",
+        f"{name} has the columns {columns_text(table.schema)}, "
+        f"but the flow's step has {columns_text(schema)}",
+        hint="run the flow that wrote the checkpoint, or start with a new checkpoint folder",
     )
 
 
 def _folded(older: tuple[Array, pa.Table], newer: tuple[Array, pa.Table]) -> tuple[Array, pa.Table]:
-    """Rows by number: the newer ones, put onto the older ones where there are such."""
+    """Rows by number: the newer ones, applied to older ones of the same number, and all other older ones."""
     place = np.full(int(max(older[0].max(), newer[0].max())) + 1, -1, np.int64)
     place[older[0]] = np.arange(len(older[0]))
     at = place[newer[0]]
@@ -128,7 +127,7 @@ def _folded(older: tuple[Array, pa.Table], newer: tuple[Array, pa.Table]) -> tup
 
 
 def _absent(rows: pa.Table) -> pa.Table:
-    """The same keys with no entry."""
+    """Rows of the same keys that are not present."""
     kept = {HASH, KEY, SLOT}
     columns = [
         rows.column(field.name) if field.name in kept else pa.nulls(rows.num_rows, field.type)

@@ -1,7 +1,7 @@
-"""Places: where a checkpoint is, as every process of a query can open it.
+"""Locations of checkpoints, in a form that every process of a query can open.
 
-A folder is a path or a URI. What a URI says in its query belongs to the file system and not to the
-folder: names below a folder go in front of it.
+A folder is a path or a URI. The query part of a URI is for the file system, not part of the folder's name:
+names below a folder go before it.
 
 >>> below("s3://bucket/flow/?region=eu-west-1", "penstock")
 's3://bucket/flow/penstock?region=eu-west-1'
@@ -25,38 +25,38 @@ from penstock.state.store.s3 import S3_SCHEMES, ConditionalPuts, s3_arguments
 _MEMORY = "memory://"
 
 _twins: dict[str, pafs.FileSystem] = {}
-"""Name -> in-memory file system, for as long as the process lives."""
+"""Name -> in-memory file system, for the lifetime of the process."""
 
 
 @dataclass(frozen=True)
 class Owner:
-    """One start of a flow on a checkpoint: the newest one owns it."""
+    """One start of a flow on a checkpoint. The newest start owns the checkpoint."""
 
     generation: int
-    """How many starts there were before it."""
+    """Number of starts before this one."""
     mark: str
-    """A random word, in the store as well: who reads it there sees the same store."""
+    """A random word that is also in the store. A process that can read it there sees the same store."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A checkpoint as a started flow hands it to its hosts."""
+    """The location of a checkpoint, as a flow passes it to its hosts."""
 
     uri: str
     options: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
-    """Arguments for pyarrow's S3 file system, secrets among them: they are shown to nobody."""
+    """Arguments for pyarrow's S3 file system. They contain secrets and are never shown."""
     owner: Owner | None = None
-    """On whose behalf it is opened; None: of somebody who only looks, or of a test."""
+    """The start of a flow that opens it; None: a reader or a test."""
 
 
 def below(uri: str, name: str) -> str:
-    """The URI of a folder or file in a folder."""
+    """The URI of a file or folder within a folder."""
     folder, mark, query = uri.partition("?") if "://" in uri else (uri, "", "")
     return f"{folder.rstrip('/')}/{name}{mark}{query}"
 
 
 def local_uri(path: str) -> str:
-    """The URI of a local folder, given by its absolute path.
+    """The URI of a local folder, from its absolute path.
 
     >>> local_uri("/data/my flow/")
     'file:///data/my%20flow'
@@ -65,9 +65,9 @@ def local_uri(path: str) -> str:
 
 
 def open_filesystem(place: Place | str) -> tuple[pafs.FileSystem, str]:
-    """The file system and path of a folder (s3a is taken as s3).
+    """Open the file system of a folder, and return it with the folder's path (s3a is treated as s3).
 
-    memory://name is a folder in the memory of this process: the twin of a real one, for tests.
+    memory://name is a folder in the memory of this process, for tests.
     """
     uri, options = (place, ()) if isinstance(place, str) else (place.uri, place.options)
     try:
@@ -90,12 +90,12 @@ def open_filesystem(place: Place | str) -> tuple[pafs.FileSystem, str]:
     except (pa.ArrowException, OSError, ValueError, TypeError) as refused:
         raise SettingError(
             f"cannot open the folder {uri!r}: {refused}",
-            hint="use a local path, or a URI that pyarrow.fs knows: file://, s3://, gs://, hdfs://",
+            hint="use a local path, or a URI that pyarrow.fs supports: file://, s3://, gs://, hdfs://",
         ) from refused
 
 
 def open_puts(place: Place | str) -> ConditionalPuts | None:
-    """Puts on a condition, where a folder is on S3 and boto3 is there."""
+    """Conditional puts for a folder on S3; None for other folders, or if boto3 is not installed."""
     uri, options = (place, ()) if isinstance(place, str) else (place.uri, place.options)
     scheme, _, rest = uri.partition("://")
     if scheme not in S3_SCHEMES:

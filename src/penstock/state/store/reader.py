@@ -1,12 +1,11 @@
-"""The state of one step as it stands in the store, read by key, by slot, or by time.
+"""Reading of one step's state from the store, by key, by slot or by time.
 
-A reader stands at a version. It looks for a key in the files that may hold it, newest first: the
+A reader is at a version. It searches for a key in the files that may contain it, newest first: the
 deltas since the layout, the runs, the snapshot of the key's slot. Files stay open from version to
-version as long as they are needed, so standing at the next version costs little.
+version while they are needed, so moving to the next version is cheap.
 
-Files of a version that is no longer kept are removed under a reader's feet. It then moves to the
-newest version by itself: a host reads only what nobody has changed since, so what it gets is the
-same at any version.
+The files of old versions may be removed while a reader uses them. It then moves to the newest version by
+itself. A host reads only entries that nobody has changed since, so the result is the same at any version.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ from penstock.state.table.table import HASH, KEY, PRESENT, SLOT
 T = TypeVar("T")
 Ref = DeltaRef | SegmentRef
 _AT_ONCE = 64 << 20
-"""Bytes of files that `due` looks at together."""
+"""Bytes of files that `due` reads at once."""
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """A delta or run: what it holds is newer than what the layers behind it do."""
+    """A delta or run. Its rows are newer than those of the layers after it."""
 
     ref: Ref
     covers: Array
-    """Per slot, whether its rows count (bool)."""
+    """Slot -> whether its rows in this file count (bool)."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +54,12 @@ class _View:
 
     version: int
     layers: tuple[_Layer, ...] = ()
-    """Newest first."""
+    """Deltas and runs, newest first."""
     snapshots: dict[int, SegmentRef] = field(default_factory=dict)
+    """Slot -> its snapshot."""
 
     def files(self, slots: Array) -> Iterator[tuple[Ref, Array]]:
-        """The files of these slots, newest first, each with the slots that count in it."""
+        """The files of these slots, newest first, each with those of the slots that count in it."""
         for layer in self.layers:
             near = slots[layer.covers[slots]]
             if len(near):
@@ -70,7 +70,7 @@ class _View:
 
 
 class StateReader:
-    """Reads one step's state at a version. May be used by several threads."""
+    """Reads one step's state at a version. Thread-safe."""
 
     def __init__(
         self, store: Store, step: str, codec: KeyCodec, schema: pa.Schema, slots: int
@@ -84,12 +84,12 @@ class StateReader:
 
     @property
     def version(self) -> int | None:
-        """The version that it stands at; None before the first `refresh`."""
+        """The version that is read; None before the first `refresh`."""
         view = self._view
         return None if view is None else view.version
 
     def refresh(self, version: int) -> None:
-        """Stand at this version, which must be a sealed one; -1 has no entries."""
+        """Move to this version, which must be sealed. Version -1 has no entries."""
         with self._lock:
             self._chain = None if version < 0 else self._store.chain(version, self._chain)
             view = _View(-1) if self._chain is None else self._viewed(self._chain)
@@ -99,22 +99,22 @@ class StateReader:
             self._view = view
 
     def find(self, keys: Keys) -> pa.Table:
-        """The entries of those keys that are present, whole, in any order."""
+        """Present entries of these keys, complete, in any order."""
         ordered = keys.take(hash_order(keys.hashes))
         return self._steadily(lambda view: whole(self._found(view, ordered)))
 
     def scan(self, slot: int, after: int | None, about_bytes: int) -> tuple[pa.Table, int | None]:
-        """A piece of a slot: present entries with hashes above `after`, and where to go on.
+        """Read a piece of a slot: present entries with hashes above `after`, about `about_bytes` bytes.
 
-        None instead of where to go on says that this was the last piece.
+        Also returns the `after` of the next piece; None if this was the last one.
         """
         return self._steadily(lambda view: self._piece(view, slot, after, about_bytes))
 
     def due(self, slots: Array, limits: dict[str, int]) -> tuple[pa.Table, dict[str, int]]:
-        """The present entries of these slots that some column's limit has reached.
+        """Present entries of these slots that are due: a time in some column is at or before its limit.
 
-        A column of `limits` holds times, zero for none. Also gives, for each column, the smallest
-        time beyond its limit in these slots; nothing for a column that has none.
+        `limits` maps columns of times (0: none) to limits. Also returns the earliest time after its limit of
+        each column that has one.
         """
         wanted = np.unique(slots).astype(np.int64)
         return self._steadily(lambda view: self._due(view, wanted, limits))
@@ -133,7 +133,7 @@ class StateReader:
 
     def _standing(self) -> _View:
         view = self._view
-        assert view is not None, "a reader has to stand at a version first"
+        assert view is not None, "call refresh first"
         return view
 
     def _viewed(self, chain: VersionChain) -> _View:
@@ -149,7 +149,7 @@ class StateReader:
         covers, named = np.zeros(self._slots, np.bool_), unpack_slots(packed)
         if len(named) and named[-1] >= self._slots:
             what = f"a version of step {self._step} in {self._store.uri}"
-            damaged(what, f"it names slot {named[-1]}, and there are {self._slots}")
+            damaged(what, f"it names slot {named[-1]}, but there are {self._slots} slots")
         covers[named] = True
         return covers
 
@@ -161,7 +161,7 @@ class StateReader:
         return segment
 
     def _found(self, view: _View, keys: Keys) -> pa.Table:
-        """The newest rows of these keys, which are in order of their hashes."""
+        """The newest rows of these keys, which must be sorted by hash."""
         rows = Newest(self._schema, len(keys))
         slots = slots_of(keys.hashes, self._slots)
         left = np.arange(len(keys))
@@ -179,10 +179,10 @@ class StateReader:
 
     def _look(self, ref: Ref, keys: Keys, which: Array, rows: Newest) -> bool:
         segment = self._segment(ref)
-        places, found = segment.find(keys, which)
-        if len(places) == 0:
+        positions, matches = segment.find(keys, which)
+        if len(positions) == 0:
             return False
-        rows.put(places, self._fitting(segment.take(found), segment))
+        rows.put(positions, self._fitting(segment.take(matches), segment))
         return True
 
     def _piece(
@@ -214,7 +214,7 @@ class StateReader:
     ) -> tuple[pa.Table, dict[str, int]]:
         names = [HASH, KEY, SLOT, PRESENT, *limits]
         schema = pa.schema([self._schema.field(name) for name in names])
-        found, beyond = [no_rows(self._schema)], dict[str, int]()
+        entries, beyond = [no_rows(self._schema)], dict[str, int]()
         for some in slot_groups(slots, self._sizes(view), _AT_ONCE):
             tables = (self._in_slots(*file).select(names) for file in view.files(some))
             rows = newest(tables, schema, self._codec)
@@ -229,11 +229,11 @@ class StateReader:
                     beyond[name] = min(least, beyond.get(name, least))
             keys = stored_keys(rows.filter(fixed_array(due, pa.bool_())), self._codec)
             if len(keys):
-                found.append(whole(self._found(view, keys.take(hash_order(keys.hashes)))))
-        return pa.concat_tables(found), beyond
+                entries.append(whole(self._found(view, keys.take(hash_order(keys.hashes)))))
+        return pa.concat_tables(entries), beyond
 
     def _sizes(self, view: _View) -> Array:
-        """About how many bytes of files each slot has."""
+        """Approximate bytes of files for each slot."""
         sizes = np.zeros(self._slots)
         for layer in view.layers:
             sizes[layer.covers] += layer.ref.size / max(1, int(layer.covers.sum()))

@@ -1,9 +1,9 @@
-"""Retention: which files of a checkpoint are still needed, and removing the others.
+"""Retention: removing the files of a checkpoint that are no longer needed.
 
-The newest versions are kept, at least two: Spark may replay the last epoch, and then the version
-before it is the one to start from. A file is needed if the manifest or layout of a kept version
-names it. Of the others, those stay that may be named yet: files of epochs that have not been
-sealed, files of compactions under way, and all files of a newer start than the one that cleans.
+The newest versions are kept, at least two: Spark may replay the last epoch, which then starts from the
+version before it. A file is needed if the manifest or layout of a kept version names it. Files that may be
+named later stay too: those of epochs that are not sealed, of running compactions, and of newer starts than
+the one that cleans up.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from penstock.errors import SettingError, StoreError
-from penstock.state.store.files import Found
+from penstock.state.store.files import StoredFile
 from penstock.state.store.ownership import generation_of
 from penstock.state.store.store import Store
 
 _FOLDERS = ("manifests", "layouts", "deltas", "runs", "snapshots")
-"""In the order of removal: what is named goes after what names it."""
+"""Folders in the order of removal: a file is removed after the files that name it."""
 _DIGITS = 12
 
 
 @dataclass(frozen=True)
 class Cleaned:
-    """What was removed."""
+    """The result of a clean-up: numbers of removed files and bytes."""
 
     files: int
     bytes: int
@@ -36,15 +36,15 @@ def clean(
     active_tags: Collection[str] = (),
     check: Callable[[], None] = lambda: None,
 ) -> Cleaned:
-    """Remove what the versions from `newest` back, `keep` of them, do not need.
+    """Remove the files that the newest `keep` versions, up to `newest`, do not need.
 
-    Reads all that it keeps by before it removes anything, so a checkpoint that is damaged stays as
-    it is. Safe to break off, and to run beside readers: see `StateReader`. The tag of a compaction
-    is active from its first order until a manifest names its layout, or it is given up. `check` is
-    called before each file is removed, and may raise to break off.
+    All manifests and layouts to keep are read first, so a damaged checkpoint stays as it is. Safe to
+    interrupt, and to run beside readers (see `StateReader`). The tag of a compaction is active from its
+    first request until a manifest names its layout, or it is cancelled. `check` is called before each file
+    is removed, and may raise to cancel.
 
-    A file that cannot be removed does not keep the others: what is named by it stays for the next
-    time, and the first such error is raised at the end.
+    If a file cannot be removed, the others in its folder still are. Folders after it are left for the next
+    time, and the first error is raised.
     """
     if keep < 2:
         raise SettingError(
@@ -55,28 +55,28 @@ def clean(
     files = size = 0
     trouble: OSError | None = None
     for folder in _FOLDERS:
-        for found in sorted(store.files.below(folder), key=lambda found: found.name):
-            if found.name in needed or _may_be_named_yet(found, newest, active_tags):
+        for file in sorted(store.files.below(folder), key=lambda file: file.name):
+            if file.name in needed or _may_be_named_yet(file, newest, active_tags):
                 continue
-            if store.owner is not None and generation_of(found.name) > store.owner.generation:
+            if store.owner is not None and generation_of(file.name) > store.owner.generation:
                 continue
             check()
             try:
-                removed = store.files.remove(found.name, patient=False)
+                removed = store.files.remove(file.name, patient=False)
             except OSError as refused:
                 trouble = trouble or refused
                 continue
-            files, size = files + removed, size + removed * found.size
+            files, size = files + removed, size + removed * file.size
         if trouble is not None:
             raise StoreError(
                 f"cannot remove files of {store.uri}: {trouble}",
-                hint="check permissions and the network; they are removed later",
+                hint="check permissions and the network; the next clean-up tries again",
             ) from trouble
     return Cleaned(files, size)
 
 
 def _needed(store: Store, keep: int, newest: int) -> set[str]:
-    """The files of the kept versions, and of any beyond the newest."""
+    """Files of the kept versions, and of any version after the newest."""
     manifests = store.manifest_files()
     needed: set[str] = set()
     known = None
@@ -94,9 +94,9 @@ def _needed(store: Store, keep: int, newest: int) -> set[str]:
 
 
 def _whole(store: Store, version: int, manifests: dict[int, str]) -> bool:
-    """Whether all is there that a version builds on.
+    """Whether all files exist that a version builds on.
 
-    When fewer versions were kept before, a manifest may be left for the sake of later ones only.
+    If fewer versions were kept before, a manifest may have stayed only because later ones build on it.
     """
     manifest = store.read_manifest(version, manifests)
     return (
@@ -107,9 +107,9 @@ def _whole(store: Store, version: int, manifests: dict[int, str]) -> bool:
     )
 
 
-def _may_be_named_yet(found: Found, newest: int, active_tags: Collection[str]) -> bool:
-    """Names begin with an epoch or version; those of compactions go on with a tag."""
-    folder, name = found.name.split("/", 1)[0], found.name.rsplit("/", 1)[1]
+def _may_be_named_yet(file: StoredFile, newest: int, active_tags: Collection[str]) -> bool:
+    """Whether a manifest or layout may still name a file: by the epoch and the tag in its name."""
+    folder, name = file.name.split("/", 1)[0], file.name.rsplit("/", 1)[1]
     number, rest = name[:_DIGITS], name[_DIGITS + 1 :]
     if not number.isdigit() or int(number) > newest:
         return True

@@ -1,7 +1,7 @@
-"""S3 as the store uses it: how it is opened, what of Spark's settings holds, and writes on a condition.
+"""S3 for the store: options, Spark's s3a settings, hints for errors, and conditional puts.
 
-A small file is one request: pyarrow is told to open it late, and then puts it whole. A request that gets no
-answer for some seconds is given up and made again: by AWS's client twice, and then by `Files`.
+A small file takes one request, with pyarrow's `allow_delayed_open`. A request without a reply for some
+seconds is retried: twice by AWS's client, and then by `Files`.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ _FLAGS = (
     "allow_delayed_open",
     "force_virtual_addressing",
 )
-"""What a query may tell of S3 that is true or false."""
+"""Boolean options that the query part of a URI may set."""
 TROUBLES = {
-    ("NO_SUCH_BUCKET", "NoSuchBucket"): "make the bucket first, or check its name and endpoint",
+    ("NO_SUCH_BUCKET", "NoSuchBucket"): "create the bucket, or check its name and endpoint",
     ("ACCESS_DENIED", "AccessDenied"): "give these keys, or this role, s3:GetObject, s3:PutObject and "
     "s3:DeleteObject on the folder and s3:ListBucket on the bucket",
     ("INVALID_ACCESS_KEY_ID", "InvalidAccessKeyId", "UserNotFound", "SIGNATURE_DOES_NOT_MATCH",
      "SignatureDoesNotMatch"): "check the keys: spark.hadoop.fs.s3a.access.key "
     "and .secret.key, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY on the driver and all executors",
     ("ExpiredToken", "EXPIRED_TOKEN", "InvalidToken", "INVALID_TOKEN"): "the session token has expired: "
-    "start the flow again with a new one, or let machines have a role of their own",
+    "restart the flow with a new one, or give the machines an IAM role",
     ("status 301)", "PermanentRedirect", "AuthorizationHeaderMalformed"): "the bucket is in another "
     "region: set spark.hadoop.fs.s3a.endpoint.region",
-    ("NoCredentials", "Unable to locate credentials"): "give keys: spark.hadoop.fs.s3a.access.key and "
-    ".secret.key, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role of the machine",
+    ("NoCredentials", "Unable to locate credentials"): "set keys: spark.hadoop.fs.s3a.access.key and "
+    ".secret.key, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine an IAM role",
 }  # fmt: skip
-"""What S3 answers when asking again does not help -> what to do."""
+"""Texts in permanent errors of S3 -> hint."""
 PASSING = {
     (
         "TimeTooSkewed",
@@ -49,25 +49,25 @@ PASSING = {
         "SLOW_DOWN",
         "SlowDown",
         "status 503)",
-    ): "the store is overloaded: fewer flows, or longer epochs, on it",
+    ): "the store is overloaded: run fewer flows on it, or use longer epochs",
 }
-"""What may pass, when S3 answers it -> what to do if it does not."""
+"""Texts in errors of S3 that may be temporary -> hint if they are not."""
 _SECONDS = ("connect_timeout", "request_timeout")
 _WAYS: dict[str, Any] = {
-    # One request for a small file, instead of the three of an upload in parts.
+    # One request for a small file, instead of three for a multipart upload.
     "allow_delayed_open": True,
     "connect_timeout": 3.0,
     # Seconds without a byte.
     "request_timeout": 5.0,
 }
-"""How S3 is asked, unless the folder's URI says otherwise."""
+"""Default options of the S3 file system, which the folder's URI can override."""
 
 
 def s3_arguments(
     address: str, options: tuple[tuple[str, Any], ...] = ()
 ) -> tuple[str, dict[str, Any]]:
-    """The path (bucket first) of a folder, and the arguments for pyarrow's S3 file system. What the query of
-    its URI says counts more than the options.
+    """The path of a folder, beginning with its bucket, and the arguments for pyarrow's S3 file system. The
+    query part of the URI overrides `options`.
 
     >>> s3_arguments("me:secret@bucket/flow%20a/?region=eu-west-1")[0]
     'bucket/flow a'
@@ -86,19 +86,19 @@ def s3_arguments(
 
 
 def hint_for(refused: Exception, among: Mapping[tuple[str, ...], str]) -> str:
-    """What to do about an error of S3's; empty if it is none of these."""
-    said = str(refused)
-    return next((hint for words, hint in among.items() if any(w in said for w in words)), "")
+    """The hint for an error of S3; empty if the error is not one of these."""
+    message = str(refused)
+    return next((hint for words, hint in among.items() if any(w in message for w in words)), "")
 
 
 _unconditional: set[str] = set()
-"""Endpoints that were seen, by this process, not to put on a condition."""
+"""Endpoints known to this process to ignore the condition of a put."""
 
 
 class ConditionalPuts:
-    """Puts of small files that succeed only where there is no file yet: of two at once, one does.
+    """Puts of small files that succeed only if the file does not exist. Of two concurrent puts, one succeeds.
 
-    pyarrow has none, so they go through boto3, with the same keys and endpoint.
+    pyarrow does not support them, so they use boto3, with the same keys and endpoint.
     """
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
@@ -108,19 +108,19 @@ class ConditionalPuts:
 
     @staticmethod
     def possible(arguments: Mapping[str, Any]) -> bool:
-        """Whether boto3 is there, and can do all that these arguments of pyarrow's file system say."""
+        """Whether boto3 is installed and supports all these arguments of pyarrow's file system."""
         beyond = {"role_arn", "anonymous", "proxy_options"} & {k for k, v in arguments.items() if v}
         return not beyond and find_spec("boto3") is not None
 
     @property
     def honoured(self) -> bool:
-        """Whether the store does as it is told, as far as was seen."""
+        """Whether the store respects the condition, as far as is known."""
         return self._endpoint not in _unconditional
 
     def put(self, path: str, data: bytes) -> None:
-        """Write the file unless there is one; an `OSError` if the store refuses for another reason. If the
-        store is not `honoured` afterwards, there may be none."""
-        # A store that takes the same file twice does not look at the condition.
+        """Write the file unless it exists. Raises an `OSError` if the store fails for another reason. If
+        `honoured` is False afterwards, the file may not have been written."""
+        # A store that accepts the same file twice ignores the condition.
         if self._put(path, data) and self._put(path, data):
             _unconditional.add(self._endpoint)
 
@@ -132,7 +132,7 @@ class ConditionalPuts:
             self._open().put_object(Bucket=bucket, Key=key, Body=data, IfNoneMatch="*")
         except ClientError as refused:
             status = refused.response["ResponseMetadata"]["HTTPStatusCode"]
-            if status == 501:  # this store knows no conditions
+            if status == 501:  # this store does not support conditions
                 _unconditional.add(self._endpoint)
             if status in (412, 501):
                 return False
@@ -146,20 +146,20 @@ class ConditionalPuts:
             import boto3
             from botocore.config import Config
 
-            told = self._arguments.get
-            endpoint = told("endpoint_override")
-            virtual = told("force_virtual_addressing") or not endpoint
+            option = self._arguments.get
+            endpoint = option("endpoint_override")
+            virtual = option("force_virtual_addressing") or not endpoint
             self._client = boto3.client(
                 "s3",
-                aws_access_key_id=told("access_key"),
-                aws_secret_access_key=told("secret_key"),
-                aws_session_token=told("session_token"),
-                region_name=told("region"),
-                endpoint_url=f"{told('scheme') or 'https'}://{endpoint}" if endpoint else None,
-                verify=told("tls_ca_file_path"),
+                aws_access_key_id=option("access_key"),
+                aws_secret_access_key=option("secret_key"),
+                aws_session_token=option("session_token"),
+                region_name=option("region"),
+                endpoint_url=f"{option('scheme') or 'https'}://{endpoint}" if endpoint else None,
+                verify=option("tls_ca_file_path"),
                 config=Config(
-                    connect_timeout=told("connect_timeout"),
-                    read_timeout=told("request_timeout"),
+                    connect_timeout=option("connect_timeout"),
+                    read_timeout=option("request_timeout"),
                     retries={"mode": "standard", "total_max_attempts": 3},
                     s3={"addressing_style": "virtual" if virtual else "path"},
                 ),
@@ -185,7 +185,7 @@ _NOT_CARRIED = (
     "requester.pays.enabled",
     "custom.signers",
 )
-"""Settings of s3a that change who may read and write what, and that are not handed on to pyarrow."""
+"""Settings of s3a that affect access, but are not passed to pyarrow."""
 S3A_SETTINGS = (
     *_CARRIED,
     "endpoint",
@@ -193,12 +193,12 @@ S3A_SETTINGS = (
     "path.style.access",
     *_NOT_CARRIED,
 )
-"""The settings of s3a that `s3_options` looks at."""
+"""Settings of s3a that `s3_options` reads."""
 
 
 def s3_options(settings: Mapping[str, str]) -> tuple[tuple[tuple[str, Any], ...], list[str]]:
-    """Hadoop's s3a settings, by their names behind `fs.s3a.`, as arguments of pyarrow's S3 file
-    system; and the names of those that cannot be handed on.
+    """Convert Hadoop's s3a settings, by their names after `fs.s3a.`, to arguments of pyarrow's S3 file
+    system. Also returns the names of those that cannot be passed on.
 
     >>> s3_options({"endpoint": "http://minio:9000", "access.key": "me", "proxy.host": "p"})
     ((('access_key', 'me'), ('endpoint_override', 'minio:9000'), ('scheme', 'http')), ['proxy.host'])
@@ -212,7 +212,7 @@ def s3_options(settings: Mapping[str, str]) -> tuple[tuple[tuple[str, Any], ...]
         secure = settings.get("connection.ssl.enabled", "true").lower() != "false"
         options["endpoint_override"] = address.rstrip("/")
         options["scheme"] = scheme if separator else "https" if secure else "http"
-        # pyarrow puts the bucket into the path of an endpoint unless told not to; Hadoop must be told to.
+        # pyarrow uses path-style addressing by default, Hadoop only if it is set.
         if settings.get("path.style.access", "true").lower() == "false":
             options["force_virtual_addressing"] = True
     missing = [name for name in _NOT_CARRIED if settings.get(name)]

@@ -1,13 +1,12 @@
-"""Segments: the files that hold state. Deltas, runs and snapshots are all in this one form.
+"""Segments: the file format of state. Deltas, runs and snapshots are all segments.
 
-A segment is an Arrow IPC file whose rows are sorted by key hash, which is also by slot, cut into
-blocks of about a megabyte. Its schema carries an index of the blocks: where each one starts, what
-its first hash is, and the checksum of its bytes. So a key is found by reading the block it must
-be in, and nothing else of the file.
+A segment is an Arrow IPC file whose rows are sorted by key hash, and so also by slot, divided into blocks
+of about 128 kB. Its schema contains an index of the blocks: the size, the first hash and the checksum of
+each. So a key is found by reading a single block.
 
-The checksum of a whole segment covers the index and whatever else is not a block, and stands in
-the manifest or layout that names the file. By it the blocks are known to be the ones that were
-written: whatever bit of a file is damaged, it is noticed when that part is used.
+The checksum of a segment covers the index and all other bytes outside blocks. It is stored in the manifest
+or layout that names the file. Together, the checksums cover every bit of a file: damage is detected when
+the damaged part is used.
 
 >>> codec = KeyCodec(pa.schema([("user", pa.int64())]))
 >>> keys = codec.encode(pa.record_batch({"user": [7, 8]}))
@@ -45,12 +44,12 @@ from penstock.state.store.files import Bytes
 from penstock.state.table.table import HASH, KEY, SLOT
 
 _BLOCK_BYTES, _BLOCK_ROWS = 1 << 17, 1 << 16
-"""About the size of a block. Whoever wants one entry reads and checks a block: small ones let large
-entries be found quickly, and cost nothing that can be measured when a segment is written."""
+"""Approximate bytes, and maximum rows, of a block. Reading one entry reads and checks a whole block, so small
+blocks speed up lookups of large entries. They do not measurably slow down writing."""
 
 
 def write_segment(table: pa.Table) -> tuple[pa.Buffer, int]:
-    """A table with a hash column as the bytes of a segment, and the segment's checksum."""
+    """Convert a table with a hash column to the bytes of a segment, and return them with their checksum."""
     batch = _by_hash(table)
     hashes, slots = (fixed_values(batch.column(name)) for name in (HASH, SLOT))
     cuts = _cuts(hashes, batch.nbytes)
@@ -73,17 +72,15 @@ def write_segment(table: pa.Table) -> tuple[pa.Buffer, int]:
 
 
 def check_segment(data: Bytes, name: str, checksum: int | None) -> None:
-    """Read a whole file, and refuse it if a byte of it is damaged. One of format 1 cannot be checked."""
+    """Read a whole file, and raise a `CheckpointError` if it is damaged. Files of format 1 have no checksum
+    and are not checked."""
     if checksum is not None:
         codec = KeyCodec(pa.schema([]))
         SegmentFile.open(data, name, codec, checksum).check()
 
 
 class SegmentFile:
-    """One file of state, opened to be searched. Blocks are checked when they are first used.
-
-    May be read by several threads.
-    """
+    """An open segment. Blocks are checked when they are first used. Thread-safe."""
 
     def __init__(self, name: str, schema: pa.Schema, blocks: Blocks, size: int) -> None:
         self.name, self.schema, self.size = name, schema, size
@@ -94,7 +91,7 @@ class SegmentFile:
 
     @staticmethod
     def open(data: Bytes, name: str, codec: KeyCodec, checksum: int | None = None) -> SegmentFile:
-        """Look at the bytes of a file. Without a checksum, only the blocks are checked."""
+        """Open a segment from its bytes. Without a checksum, only the blocks are checked."""
         try:
             head = header_size(data)
             schema = pa.ipc.read_schema(data.slice(8, head - 8))
@@ -104,7 +101,7 @@ class SegmentFile:
                 return SegmentFile.open(data, name, codec, checksum)
             index = decode(packed, dict[str, list[int]])
             blocks = Blocks(data, name, schema.remove_metadata(), codec, head, index)
-            found = frame_checksum(data, head, sum(index["sizes"]))
+            actual = frame_checksum(data, head, sum(index["sizes"]))
         except FileNotFoundError as gone:
             raise SegmentGone(name) from gone
         except (
@@ -116,8 +113,8 @@ class SegmentFile:
             pa.ArrowException,
         ) as bad:
             damaged(name, f"{bad}", bad)
-        if checksum is not None and found != checksum:
-            damaged(name, "its checksum is not the one it was written with")
+        if checksum is not None and actual != checksum:
+            damaged(name, "its checksum does not match the one in its manifest or layout")
         return SegmentFile(name, schema.remove_metadata(), blocks, data.size)
 
     def check(self) -> None:
@@ -127,26 +124,26 @@ class SegmentFile:
 
     @property
     def row_bytes(self) -> float:
-        """What a row takes in the file, on average."""
+        """Average bytes of a row in the file."""
         return self.size / max(1, self.rows)
 
     def find(self, keys: Keys, which: Array) -> tuple[Array, Array]:
-        """Which of these keys are here: their places in `keys`, and their rows, which ascend.
+        """Find keys: positions in `keys` of those that are in this file, and their rows, ascending.
 
-        `which` are the places to look at; the keys there must be in order of their hashes.
+        `which` are the positions in `keys` to search for, sorted by hash.
         """
         hashes = keys.hashes[which]
         blocks = np.searchsorted(self._blocks.hashes, hashes, side="right") - 1
-        places, rows = [], []
+        positions, rows = [], []
         for block, lo, hi in stretches(blocks):
             if block >= 0:
-                found, at = self._find(block, keys, which[lo:hi], hashes[lo:hi])
-                places.append(found)
+                matches, at = self._find(block, keys, which[lo:hi], hashes[lo:hi])
+                positions.append(matches)
                 rows.append(at + self._starts[block])
-        return _joined(places), _joined(rows)
+        return _joined(positions), _joined(rows)
 
     def take(self, rows: Array) -> pa.Table:
-        """These rows, given in ascending order."""
+        """The rows with these numbers, which must be ascending."""
         parts = []
         for block, lo, hi in stretches(np.searchsorted(self._ends, rows, side="right")):
             here = rows[lo:hi] - self._starts[block]
@@ -165,7 +162,7 @@ class SegmentFile:
         return pa.Table.from_batches(parts, self.schema)
 
     def in_slots(self, slots: Array) -> pa.Table:
-        """The rows of these slots, which are in ascending order."""
+        """The rows of these slots, which must be ascending."""
         parts = []
         last = len(self._ends) - 1
         for block in range(len(self._ends)):
@@ -182,7 +179,7 @@ class SegmentFile:
         return pa.Table.from_batches(parts, self.schema)
 
     def span(self, slot: int) -> tuple[int, int]:
-        """The first row of a slot, and the first one behind it."""
+        """The first row of a slot, and the first row after it."""
         return self._row_at(SLOT, slot), self._row_at(SLOT, slot + 1)
 
     def after(self, hash: int) -> int:
@@ -194,7 +191,7 @@ class SegmentFile:
         return int(fixed_values(one_chunk(self.between(row, row + 1).column(HASH)))[0])
 
     def _row_at(self, column: str, value: int) -> int:
-        """The first row where a column by which the file is sorted is not below this value."""
+        """The first row whose value in a sorted column is not below this value."""
         firsts = self._blocks.hashes if column == HASH else self._blocks.slots
         block = int(np.searchsorted(firsts, firsts.dtype.type(value))) - 1
         if block < 0:
@@ -203,27 +200,27 @@ class SegmentFile:
         return self._starts[block] + int(np.searchsorted(values, values.dtype.type(value)))
 
     def _find(self, block: int, keys: Keys, which: Array, hashes: Array) -> tuple[Array, Array]:
-        """Which of these keys are in a block, and the row of each within it."""
+        """Positions of those of these keys that are in a block, and their rows within it."""
         there = self._blocks.read(block).keys
         at = np.searchsorted(there.hashes, hashes)
-        places, rows = [], []
+        positions, rows = [], []
         while len(which):
             near = there.hashes[np.minimum(at, len(there) - 1)] == hashes
             near &= at < len(there)
             which, hashes, at = which[near], hashes[near], at[near]
             same = _same(keys, which, there, at)
-            places.append(which[same])
+            positions.append(which[same])
             rows.append(at[same])
             which, hashes, at = which[~same], hashes[~same], at[~same] + 1
-        if len(places) == 1:
-            return places[0], rows[0]
-        found, held = _joined(places), _joined(rows)
-        order = np.argsort(held)
-        return found[order], held[order]
+        if len(positions) == 1:
+            return positions[0], rows[0]
+        all_positions, all_rows = _joined(positions), _joined(rows)
+        order = np.argsort(all_rows)
+        return all_positions[order], all_rows[order]
 
 
 def take_rows(rows: pa.RecordBatch | pa.Table, which: Array) -> pa.RecordBatch | pa.Table:
-    """These rows; a view where they follow one another."""
+    """The rows with these numbers. Consecutive rows are returned as a view."""
     if len(which) == 0:
         return rows.slice(0, 0)
     if which[-1] - which[0] == len(which) - 1 and (which[1:] > which[:-1]).all():
@@ -232,7 +229,7 @@ def take_rows(rows: pa.RecordBatch | pa.Table, which: Array) -> pa.RecordBatch |
 
 
 def stretches(numbers: Array) -> list[tuple[int, int, int]]:
-    """Each number with its first place and the first behind it; numbers are in ascending order.
+    """Runs of equal numbers in an ascending array, each as (number, begin, end).
 
     >>> stretches(np.array([3, 3, 5]))
     [(3, 0, 2), (5, 2, 3)]
@@ -247,7 +244,7 @@ def stretches(numbers: Array) -> list[tuple[int, int, int]]:
 
 
 def hash_order(hashes: Array) -> Array:
-    """The places of these hashes in ascending order, equal ones as they come."""
+    """A stable ascending order of these hashes."""
     order: Array = kernels.hash_order(hashes)
     return order if len(order) == len(hashes) else np.argsort(hashes, kind="stable")
 
@@ -263,7 +260,7 @@ def _by_hash(table: pa.Table) -> pa.RecordBatch:
 
 
 def _cuts(hashes: Array, nbytes: int) -> list[int]:
-    """The rows where blocks start, and the end; rows of equal hashes stay together."""
+    """The first row of each block, and the end. Rows of equal hashes stay in one block."""
     rows = len(hashes)
     if rows == 0:
         return [0]
@@ -282,7 +279,7 @@ def _same(keys: Keys, which: Array, there: Keys, at: Array) -> Array:
 
 
 def _indexed(data: Bytes, codec: KeyCodec) -> tuple[pa.Buffer, int]:
-    """A delta of format 1, without hashes and in another order, as `write_segment` gives it."""
+    """Convert a delta of format 1, which has no hashes and is not sorted, to a segment with its checksum."""
     table = pa.ipc.open_file(data.slice(0, data.size)).read_all()
     hashes = codec.from_storage(table.column(KEY)).hashes
     field = pa.field(HASH, pa.uint64(), nullable=False)

@@ -1,4 +1,4 @@
-"""Compiled loops of segments: the order of rows by hash, and whether stored keys are the asked ones."""
+"""Compiled loops of segments: sorting of rows by hash, and comparison of keys."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from numba import njit
 from penstock.state.keys.index_kernels import same_bytes
 
 _CROWD = 64
-"""Rows of one bucket that are still worth putting in order one by one."""
+"""Maximum number of rows in a bucket for which insertion sort is fast enough."""
 
 
 @njit(cache=True, nogil=True)
 def hash_order(hashes):  # type: ignore[no-untyped-def]
-    """The rows by hash, equal ones as they come; hashes are spread evenly over their range.
+    """A stable order of rows by hash, for hashes that are spread evenly over their range.
 
-    Rows go to as many buckets as there are rows, and from there a step or two to their places. An
-    order of length 0 says that some bucket is crowded: sort in another way.
+    Rows are put into as many buckets as there are rows, and then sorted by insertion. The result is empty
+    if a bucket has too many rows: use another sort then.
     """
     n = len(hashes)
     order = np.empty(n, np.int64)
@@ -53,7 +53,7 @@ def hash_order(hashes):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def same_keys(offsets, data, rows, other_offsets, other_data, other_rows):  # type: ignore[no-untyped-def]
-    """Whether key rows[i] of the one are the bytes of key other_rows[i] of the other."""
+    """A mask that is True where key rows[i] equals key other_rows[i] of the other keys."""
     base, there = np.int64(data.ctypes.data), np.int64(other_data.ctypes.data)
     out = np.empty(len(rows), np.bool_)
     for i in range(len(rows)):

@@ -1,23 +1,23 @@
-"""The store: all that a checkpoint keeps, by name and meaning.
+"""The store: the contents of a checkpoint, by name and meaning.
 
-    <root>/flow.json                          what the state belongs to: steps, keys, schemas, slots
+    <root>/flow.json                          the flow that the state belongs to: steps, keys, schemas, slots
     <root>/owners/<generation>.json           who has started a flow on this checkpoint, and when
     <root>/deltas/<step>/<epoch>-<run>-<host>-<tag>.arrow   the entries that a host changed in an epoch
     <root>/runs/<step>/<version>-<tag>-<slot>.arrow       deltas of many epochs, merged
     <root>/snapshots/<step>/<version>-<tag>-<slot>.arrow  all entries of a slot
     <root>/layouts/<version>-<tag>.json       the snapshots and runs that make up a version
-    <root>/manifests/<epoch>.json             the epoch is durable: its deltas, routes, watermarks;
+    <root>/manifests/<epoch>.json             a durable epoch: its deltas, routes, watermarks;
                                               <epoch>-<generation>.json from the second start on
-    <root>/dead_letters/<epochs>.jsonl        rows set aside in an epoch, or in many (see `dead_letters`)
-    <root>/journal/<time>-<number>.jsonl      what the control plane decided and did
-    <root>/events/<start>/<number>.jsonl-gz   what it was told, to be decided once more by `simulate --replay`
-    <root>/begun.json                         the time of the epoch under way, where its sink takes it once
-    <root>/pace.json                          how long epochs take, where the SLA bounds what they read
-    <root>/control.json                       how to reach the query that runs on this checkpoint
+    <root>/dead_letters/<epochs>.jsonl        rows set aside in one or more epochs (see `dead_letters`)
+    <root>/journal/<time>-<number>.jsonl      decisions and actions of the control plane
+    <root>/events/<start>/<number>.jsonl-gz   its input events, for `simulate --replay`
+    <root>/begun.json                         time of the current epoch, if its sink takes epochs once
+    <root>/pace.json                          duration of epochs, if the SLA bounds what they read
+    <root>/control.json                       address of the query that runs on this checkpoint
 
-A manifest names its own epoch's deltas and the layout that it builds on, so its size does not grow
-with the age of a query. A manifest is the commit point: files that no manifest names, itself or by
-its layout, do not exist for anybody.
+A manifest names the deltas of its own epoch and the layout that it builds on, so its size does not grow
+with the age of a query. It is the commit point: files that are named neither by a manifest nor by its
+layout are ignored.
 
 A tag is a random word and the generation that wrote the file (`ownership`).
 """
@@ -74,12 +74,12 @@ T = TypeVar("T")
 
 MergedKind = Literal["runs", "snapshots"]
 _CHECKED_BYTES = 256 << 20
-"""Bytes of files that are read to see whether a version is whole: the first epoch waits for it."""
+"""Maximum bytes of files to read when a version is checked for damage, since the first epoch waits for it."""
 _INCOMPLETE = "the folder is incomplete: restore it, or start from a new checkpoint folder"
 
 
 class Store:
-    """Reads and writes one checkpoint. Any process may hold one for the same root."""
+    """Reads and writes one checkpoint. Several processes may each have a store for the same root."""
 
     def __init__(self, place: Place | str, pause: Callable[[float], None] = sleep_about) -> None:
         self.place = Place(place) if isinstance(place, str) else place
@@ -87,31 +87,31 @@ class Store:
         self.files = Files(place, pause)
         self._pause = pause
         self._control: bytes | None = None
-        """What this store has written of how to reach the query."""
+        """Contents of the control.json that this store has written."""
 
-    # What the checkpoint belongs to, and who runs on it
+    # The flow that the checkpoint belongs to, and the query that runs on it
 
     @property
     def owner(self) -> Owner | None:
-        """On whose behalf this store is used; None: on nobody's, and nothing is checked."""
+        """The start of a flow that uses this store; None: none, and ownership is not checked."""
         return self.place.owner
 
     def claim(self, now_ms: int) -> None:
-        """Take the checkpoint over for a start of a flow: from now on older ones stop."""
+        """Take over the checkpoint for a new start of a flow. Older starts stop."""
         self.place = replace(self.place, owner=ownership.claim(self.files, now_ms))
 
     def must_own(self) -> None:
-        """Raise if a newer start has taken the checkpoint over since."""
+        """Raise a `CheckpointError` if a newer start has taken over the checkpoint."""
         if self.owner is not None:
             ownership.must_own(self.files, self.owner)
 
     def must_see(self, host: str) -> None:
-        """Raise, in a host, if it does not see the store that the driver has claimed."""
+        """Raise a `SettingError`, in a host, if it does not see the store that the driver uses."""
         if self.owner is not None:
             ownership.must_see(self.files, self.owner, host, self._pause)
 
     def new_tag(self) -> str:
-        """A word for the names of files that nobody has used before."""
+        """A new, unique tag for file names."""
         return ownership.new_tag(self.owner)
 
     def read_flow(self) -> dict[str, Any] | None:
@@ -122,8 +122,8 @@ class Store:
         self.files.write("flow.json", codec.text(facts, indent=1).encode())
 
     def begin_closing(self, epoch: int) -> int:
-        """The flow's input has ended; from this epoch on everything closes. If that was said before,
-        the epoch said first counts. Returns it."""
+        """Record that the flow's input has ended, and that windows close from this epoch on. If an epoch was
+        recorded before, it stays. Returns the recorded epoch."""
         facts = self.read_flow() or {}
         if "closing" not in facts:
             self.write_flow(facts | {"closing": epoch})
@@ -135,11 +135,11 @@ class Store:
         return "closing" in (self.read_flow() or {})
 
     def close_flow(self) -> None:
-        """Everything is closed, for good."""
+        """Record that the flow is closed, for good."""
         self.write_flow((self.read_flow() or {}) | {"closed": True})
 
     def read_begun(self) -> dict[str, int] | None:
-        """The number and time of day of the newest epoch that was begun; None if that is not kept."""
+        """Number and time of day of the newest epoch that has begun; None if it is not recorded."""
         return self._read_json("begun.json")
 
     def write_begun(self, facts: dict[str, int]) -> None:
@@ -147,24 +147,25 @@ class Store:
         self.files.write("begun.json", codec.encode(facts))
 
     def read_pace(self) -> dict[str, float] | None:
-        """How long epochs took, as last noted; None if that is not known."""
+        """Recorded duration of epochs; None if there is none."""
         return self._read_json("pace.json")
 
     def write_pace(self, facts: dict[str, float]) -> None:
-        """Note how long epochs take, for the next start."""
+        """Record the duration of epochs, for the next start."""
         self.files.write("pace.json", codec.encode(facts), durable=False)
 
     def read_control(self) -> dict[str, Any] | None:
-        """How to reach the running query; None if none has said so."""
+        """Address of the running query; None if there is none."""
         return self._read_json("control.json")
 
     def write_control(self, facts: dict[str, Any]) -> None:
-        """Say how to reach the running query, to all who can read the checkpoint: not with which token."""
+        """Record the address of the running query. Everybody who can read the checkpoint can read it, so it
+        contains no token."""
         self._control = codec.encode(facts)
         self.files.write("control.json", self._control, durable=False)
 
     def remove_control(self) -> None:
-        """The query ends. What another one has said in its place stays."""
+        """Remove the address of this query when it ends. The address of another query stays."""
         if self._control is not None and self.files.read("control.json") == self._control:
             self.files.remove("control.json")
 
@@ -173,9 +174,9 @@ class Store:
     def write_delta(
         self, epoch: int, run: int, step: str, host: str, table: pa.Table, tag: str = ""
     ) -> DeltaRef:
-        """Write a delta, whole or not at all. An empty delta is not written.
+        """Write a delta atomically. An empty delta is not written.
 
-        The tag keeps a host of an earlier start, which may still be there, from replacing it.
+        The tag keeps a host of an earlier start, which may still be running, from replacing it.
         """
         if table.num_rows == 0:
             return DeltaRef(step, host, "", 0, 0)
@@ -189,15 +190,15 @@ class Store:
     def write_merged(
         self, kind: MergedKind, step: str, version: int, tag: str, table: pa.Table
     ) -> SegmentRef:
-        """Write a run, or the entries of one slot as its snapshot; at least one row.
+        """Write a run, or the entries of one slot as its snapshot. There must be at least one row.
 
-        The tag makes the name one that was never used.
+        The tag makes the name unique.
         """
         slots = np.unique(fixed_values(one_chunk(table.column(SLOT))))
         name = f"{kind}/{step}/{version:012d}-{tag}-{slots[0]}.arrow"
         if self.files.exists(name):
             raise ProtocolError(
-                f"{name} of {self.uri} is there already", hint="use a tag that was never used"
+                f"{name} of {self.uri} already exists", hint="use a new tag for every compaction"
             )
         data, checksum = write_segment(table)
         self.files.write(name, data)
@@ -207,7 +208,7 @@ class Store:
         )
 
     def open_segment(self, ref: DeltaRef | SegmentRef, codec: KeyCodec) -> SegmentFile:
-        """Open a file to search in it; `SegmentGone` if it is not there."""
+        """Open a file to search it. Raises `SegmentGone` if it was removed."""
         try:
             data = self.files.open(ref.file)
         except FileNotFoundError as gone:
@@ -222,12 +223,13 @@ class Store:
     # Manifests and layouts
 
     def write_manifest(self, manifest: Manifest) -> None:
-        """The commit point of an epoch: visible whole or not at all."""
+        """Commit an epoch by writing its manifest atomically."""
         self.must_own()
         self.files.write(ownership.manifest_file(manifest.epoch, self.owner), checked(manifest))
 
     def read_manifest(self, epoch: int, files: dict[int, str] | None = None) -> Manifest | None:
-        """The manifest of an epoch; with the `files` of `manifest_files`, without looking for it."""
+        """The manifest of an epoch; None if there is none. Passing the `files` of `manifest_files` saves a
+        listing."""
         if files is None and self.owner is not None:
             mine = self._manifest_in(ownership.manifest_file(epoch, self.owner), epoch)
             if mine is not None:
@@ -238,15 +240,15 @@ class Store:
     def _manifest_in(self, file: str, epoch: int) -> Manifest | None:
         manifest = self._read_checked(file, Manifest)
         if manifest is not None and manifest.epoch != epoch:
-            damaged(f"{file} of {self.uri}", f"it is of epoch {manifest.epoch}")
+            damaged(f"{file} of {self.uri}", f"it belongs to epoch {manifest.epoch}")
         return manifest
 
     def manifest_files(self) -> dict[int, str]:
-        """Epoch -> the file of its manifest, in order."""
-        return ownership.current(found.name for found in self.files.below("manifests"))
+        """Epoch -> file of its manifest, in order."""
+        return ownership.current(file.name for file in self.files.below("manifests"))
 
     def write_layout(self, layout: Layout) -> str:
-        """Write a layout, and give the name by which manifests refer to it."""
+        """Write a layout, and return the name by which manifests refer to it."""
         self.must_own()
         self.files.write(layout.file, checked(layout))
         return layout.file
@@ -258,7 +260,7 @@ class Store:
         return layout
 
     def epochs(self) -> list[int]:
-        """The epochs that have a manifest, in order."""
+        """Epochs that have a manifest, in order."""
         return list(self.manifest_files())
 
     def chain(
@@ -267,17 +269,17 @@ class Store:
         known: VersionChain | None = None,
         files: dict[int, str] | None = None,
     ) -> VersionChain:
-        """All that restores a version; names the manifest or layout that is missing.
+        """Read the manifests and the layout that make up a version. An error names the file that is missing.
 
-        Of a chain that was read before, those files are not read again that cannot have changed:
-        the newest manifest may be replaced as long as no later one builds on it.
+        Files of the chain `known`, read before, are not read again if they cannot have changed. The newest
+        manifest may be replaced until a later one builds on it.
         """
         if files is None and known is None:
             files = self.manifest_files()
         newest = self.read_manifest(version, files)
         if newest is None:
             raise CheckpointError(
-                f"{self.uri} has no manifest of epoch {version}, which was to be read",
+                f"{self.uri} has no manifest of epoch {version}",
                 hint=_INCOMPLETE,
             )
         settled = {} if known is None else {m.epoch: m for m in known.manifests}
@@ -296,19 +298,19 @@ class Store:
         return VersionChain(newest, layout, (*manifests, newest) if newest.base < version else ())
 
     def damage(self, version: int) -> str:
-        """What is wrong with the files of a version, as far as can be told at little cost; else empty.
+        """Describe damage to the files of a version, found by a cheap check; empty if there is none.
 
-        All its files must be there in their full size; those that it added are read and checked.
+        All its files must exist in their full size. Files that the version added are read and checked.
         """
         try:
             chain = self.chain(version)
             layout = [] if chain.layout is None else chain.layout.refs()
             every: list[DeltaRef | SegmentRef] = [
-                ref for one in chain.manifests for ref in one.deltas if ref.rows
+                ref for manifest in chain.manifests for ref in manifest.deltas if ref.rows
             ]
             every += layout
             folders = {ref.file.split("/", 1)[0] for ref in every}
-            sizes = {found.name: found.size for f in folders for found in self.files.below(f)}
+            sizes = {file.name: file.size for f in folders for file in self.files.below(f)}
             for ref in every:
                 if ref.checksum is not None and sizes.get(ref.file) != ref.size:
                     return f"{ref.file} is {'cut off' if ref.file in sizes else 'missing'}"
@@ -327,7 +329,7 @@ class Store:
         return ""
 
     def _adopts(self, manifest: Manifest) -> bool:
-        """Whether a manifest names another layout than the one before it, as far as that is known."""
+        """Whether a manifest names another layout than the one before it, or may do so."""
         try:
             before = self.read_manifest(manifest.epoch - 1)
         except CheckpointError:
@@ -344,15 +346,15 @@ class Store:
     # The journal
 
     def write_journal(self, name: str, entries: Sequence[object]) -> None:
-        """Keep entries of the journal; files are read in the order of their names."""
+        """Write entries of the journal to a file. Files are read in the order of their names."""
         self.files.write(f"journal/{name}.jsonl", codec.lines(entries), durable=False)
 
     def journal_files(self) -> list[str]:
-        """The names of the journal's files, oldest first."""
-        return sorted(found.name for found in self.files.below("journal"))
+        """Names of the journal's files, oldest first."""
+        return sorted(file.name for file in self.files.below("journal"))
 
     def journal_entries(self, kind: type[T], files: int = 1_000) -> list[T]:
-        """The entries of the newest files of the journal, as this type, oldest first."""
+        """Entries in the newest `files` files of the journal, as this type, oldest first."""
         return [
             self._decoded(line, name, kind)
             for name in self.journal_files()[-files:]
@@ -360,7 +362,7 @@ class Store:
         ]
 
     def lacks(self, file: str) -> CheckpointError:
-        """What to raise when a file of a version that should be there is missing."""
+        """The error to raise when a file of a version is missing."""
         return CheckpointError(f"{self.uri} lacks {file}", hint=_INCOMPLETE)
 
     def _read_checked(self, name: str, kind: type[T]) -> T | None:

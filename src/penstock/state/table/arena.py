@@ -1,13 +1,13 @@
-"""Rows in growing numpy arrays: appended, never changed, taken by number.
+"""Storage of rows in growing numpy arrays. Rows are appended, never changed, and read by number.
 
-Arrow's own arrays cannot grow, and taking a few rows out of many chunks of them costs as much as
-there are chunks. Here every field of a row lives in one array that doubles when it is full:
+Arrow arrays cannot grow, and reading a few rows out of many chunks takes time for every chunk. Here every
+field is stored in one array that doubles in size when it is full:
 
-| field                                | lives in                                                |
+| field                                | stored in                                               |
 |--------------------------------------|---------------------------------------------------------|
 | numbers, bools, dates and times      | an array of its numpy type                              |
-| decimals, binaries of a fixed size   | an array of bytes, as many for each row as the type has |
-| text and binaries                    | one array of all bytes, and where each row's bytes end  |
+| decimals, binaries of a fixed size   | a 2-D array of bytes                                    |
+| text and binaries                    | one array of all bytes, and the end of each row's bytes |
 | anything else (lists, structs, maps) | Arrow arrays that are joined as they grow: slower       |
 
 >>> arena = Arena(pa.schema([("n", pa.int64()), ("s", pa.string())]))
@@ -36,17 +36,17 @@ from penstock.state.arrays import (
 from penstock.state.keys.kernels import gather_bytes, gather_offsets
 
 _LEAST = 64
-"""Rows that there is always room for."""
+"""Initial room, in rows."""
 _PIECE = 1 << 18
-"""Rows that are taken at once where all are kept."""
+"""Number of rows copied at once when rows are kept."""
 _JOINED_BYTES = 1 << 30
-"""Arrow arrays larger than this are not joined any more: their offsets would overflow."""
+"""Size in bytes above which Arrow arrays are not joined any more, since their offsets would overflow."""
 _TEXT_BYTES = (1 << 31) - 1
-"""Bytes that one Arrow array of text can hold, unless it is a large one."""
+"""Maximum bytes of one Arrow array of type string or binary."""
 
 
 class Arena:
-    """Rows of one schema by number, from zero on."""
+    """Rows of one schema, numbered from 0."""
 
     size: int
     """Number of rows."""
@@ -58,12 +58,12 @@ class Arena:
         self._fields = [_store(type) for type in self._types]
 
     def append(self, rows: pa.RecordBatch, order: Array | None = None) -> int:
-        """Store rows, in this order of them if one is given; returns the number of the first."""
+        """Store rows, or those at `order`, and return the number of the first."""
         types = [field.type for field in rows.schema]
         if types != self._types:
             raise ProtocolError(
-                f"rows of {types} do not go among those of {self._types}",
-                hint="this is a mistake in Penstock: please report it",
+                f"rows with the types {types} cannot be stored with rows of {self._types}",
+                hint="this is a bug in Penstock: please report it",
             )
         first = self.size
         for store, column in zip(self._fields, rows.columns, strict=True):
@@ -72,28 +72,28 @@ class Arena:
         return first
 
     def take(self, numbers: Array) -> pa.RecordBatch:
-        """The rows of these numbers (int64), in this order."""
+        """The rows with these numbers (int64), in this order."""
         arrays = [store.take(numbers) for store in self._fields]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def values(self, name: str, numbers: Array) -> pa.Array:
-        """One field of the rows of these numbers."""
+        """One field of the rows with these numbers."""
         return self._fields[self.schema.get_field_index(name)].take(numbers)
 
     def keep(self, numbers: Array) -> None:
-        """Forget all rows but these, which are numbered anew in this order."""
+        """Remove all rows but these, and renumber these in this order."""
         for store in self._fields:
             store.keep(numbers)
         self.size = len(numbers)
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, slack included."""
+        """Bytes of memory, spare room included."""
         return sum(store.nbytes for store in self._fields)
 
 
 class _Nullable:
-    """What fixed width and text share: the mask of values, made when the first null comes."""
+    """Base class for fields with a null mask, which is created with the first null."""
 
     def __init__(self, type: pa.DataType) -> None:
         self.type = type
@@ -125,7 +125,7 @@ class _Nullable:
 
 
 class _Fixed(_Nullable):
-    """Values of a numpy type, or of a fixed number of bytes each."""
+    """A field of a numpy type, or with a fixed number of bytes per value."""
 
     def __init__(self, type: pa.DataType, dtype: np.dtype[np.generic] | None) -> None:
         super().__init__(type)
@@ -163,7 +163,7 @@ class _Fixed(_Nullable):
 
 
 class _Text(_Nullable):
-    """Values of any number of bytes: one heap of all, and where the bytes of each end."""
+    """A field of variable-length values: one array of all bytes, and the end of each value's bytes."""
 
     def __init__(self, type: pa.DataType) -> None:
         super().__init__(type)
@@ -193,7 +193,7 @@ class _Text(_Nullable):
         offsets = gather_offsets(self._ends, numbers)
         if offsets[-1] > _TEXT_BYTES and not self._large:
             raise FlowError(
-                f"rows that belong together have more than 2 GB of text in one {self.type} column",
+                f"rows of one step have more than 2 GB of text in one {self.type} column",
                 hint="use keys with fewer rows each, a shorter window, or large_string",
             )
         data = gather_bytes(self._ends, self._heap, numbers, offsets)
@@ -213,10 +213,10 @@ class _Text(_Nullable):
 
 
 class _Nested:
-    """Values that only Arrow knows to take apart.
+    """A field of nested values, stored as Arrow arrays.
 
-    Arrays are joined so that each is more than twice as long as the next: there are few of them,
-    and every value is copied only a few times.
+    Arrays are joined so that each is more than twice as long as the next. So there are few of them, and
+    every value is copied only a few times.
     """
 
     def __init__(self, type: pa.DataType) -> None:
@@ -224,7 +224,7 @@ class _Nested:
         self._parts: list[pa.Array] = []
 
     def append(self, column: pa.Array, order: Array | None, size: int) -> None:
-        # also without an order: a slice would keep all of its batch
+        # copy even without an order: a slice would keep its whole batch alive
         order = np.arange(len(column)) if order is None else order
         added = [column.take(fixed_array(order, pa.int64()))]
         for part in reversed(self._parts):
@@ -263,7 +263,7 @@ class _Nested:
 
 
 def _store(type: pa.DataType) -> _Fixed | _Text | _Nested:
-    """Where the values of one field are kept: appended in order, taken and kept by number."""
+    """Create the storage for one field of this type."""
     dtype = physical(type)
     if dtype is not None:
         return _Fixed(type, dtype)

@@ -1,8 +1,7 @@
-"""Compiled loops of bags: chains of nodes, each a run of rows that lie one after another.
+"""Compiled loops over bags: chains of nodes, each a run of consecutive rows.
 
-Cells are (last node + 1, count of rows), int64; nodes are (first row, count of rows, node before
-it + 1). Nodes are only ever appended, so a node's number is greater than those before it in its
-chain.
+A cell is (last node + 1, number of rows), int64. A node is (first row, number of rows, previous node + 1).
+Nodes are only appended, so a node's number is greater than those before it in its chain.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ import numpy as np
 from numba import njit
 
 FIRST, COUNT, BEFORE = 0, 1, 2
-"""The columns of a node."""
+"""Columns of a node."""
 
 
 @njit(cache=True, nogil=True)
 def list_ids(cells, skip, nodes, owner, ids):  # type: ignore[no-untyped-def]
-    """Put down the rows of these cells but for the first skip[i], in order, each with the place of
-    its cell."""
+    """List the rows of these cells in order, without the first skip[i] of each, into `ids`, and the position
+    of each row's cell into `owner`."""
     start = 0
     for i in range(len(cells)):
         count = cells[i, 1] - skip[i]
@@ -38,31 +37,31 @@ def list_ids(cells, skip, nodes, owner, ids):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def group(entries, place, distinct, counts):  # type: ignore[no-untyped-def]
-    """The distinct entries in order of first appearance and how often each is there.
+    """List the distinct entries in order of first appearance, and count each.
 
-    `place` is room for a number per entry; what it holds before does not matter. Returns how many
-    are distinct; `place` then says which of them an entry is.
+    `place` is a scratch array with room for one number per entry; afterwards it maps an entry to its
+    position in `distinct`. Returns the number of distinct entries.
     """
-    found = 0
+    groups = 0
     for i in range(len(entries)):
         entry = entries[i]
         at = place[entry]
-        if at < 0 or at >= found or distinct[at] != entry:
-            at = found
+        if at < 0 or at >= groups or distinct[at] != entry:
+            at = groups
             place[entry] = at
             distinct[at] = entry
             counts[at] = 0
-            found += 1
+            groups += 1
         counts[at] += 1
-    return found
+    return groups
 
 
 @njit(cache=True, nogil=True)
-def grouped_order(entries, place, counts, found):  # type: ignore[no-untyped-def]
-    """The order that puts rows of one group together, groups as numbered, stable."""
-    starts = np.empty(found, np.int64)
+def grouped_order(entries, place, counts, groups):  # type: ignore[no-untyped-def]
+    """A stable order of rows by group, in the order of the groups' numbers."""
+    starts = np.empty(groups, np.int64)
     start = 0
-    for i in range(found):
+    for i in range(groups):
         starts[i] = start
         start += counts[i]
     order = np.empty(len(entries), np.int64)
@@ -75,7 +74,7 @@ def grouped_order(entries, place, counts, found):  # type: ignore[no-untyped-def
 
 @njit(cache=True, nogil=True)
 def append_runs(cells, entries, counts, nodes, size, first):  # type: ignore[no-untyped-def]
-    """A node behind the chain of each entry, for rows that lie in the order of entries."""
+    """Append one node to the chain of each entry, for rows that are stored in the order of entries."""
     for i in range(len(entries)):
         entry = entries[i]
         nodes[size, FIRST] = first
@@ -89,7 +88,7 @@ def append_runs(cells, entries, counts, nodes, size, first):  # type: ignore[no-
 
 @njit(cache=True, nogil=True)
 def count_runs(starts, counts, ids):  # type: ignore[no-untyped-def]
-    """How many nodes hold these ids, of which counts[i] from starts[i] on are one bag."""
+    """Number of nodes needed for these ids. Bag i has counts[i] of them from starts[i] on."""
     runs = 0
     for i in range(len(counts)):
         for j in range(starts[i], starts[i] + counts[i]):
@@ -100,7 +99,7 @@ def count_runs(starts, counts, ids):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def put_runs(starts, counts, ids, nodes, size, cells):  # type: ignore[no-untyped-def]
-    """Chains of their own for bags of these ids; cells[i] becomes that of bag i."""
+    """Create new chains for bags of these ids. cells[i] receives the cell of bag i."""
     for i in range(len(counts)):
         last = 0
         for j in range(starts[i], starts[i] + counts[i]):
@@ -118,7 +117,7 @@ def put_runs(starts, counts, ids, nodes, size, cells):  # type: ignore[no-untype
 
 @njit(cache=True, nogil=True)
 def grew(old, new, nodes):  # type: ignore[no-untyped-def]
-    """Where the chain of the old cell is the beginning of that of the new one (bool)."""
+    """A mask that is True where the chain of the old cell is the start of the new cell's chain."""
     out = np.empty(len(old), np.bool_)
     for i in range(len(old)):
         node = new[i, 0]
@@ -130,10 +129,10 @@ def grew(old, new, nodes):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def shifted(old_counts, old, new_counts, new):  # type: ignore[no-untyped-def]
-    """How many of the first ids are gone where a bag's old ids, without those, begin its new ones.
+    """Number of ids removed at the front of each bag, if its new ids start with the rest of its old ids.
 
-    The ids of all bags stand one after another. -1 where none of the old ids are left, or where
-    they are not the first ones.
+    The ids of all bags are concatenated. -1 if none of a bag's old ids are left, or if its new ids start
+    with others.
     """
     out = np.full(len(old_counts), -1, np.int64)
     here, there = 0, 0
@@ -152,22 +151,22 @@ def shifted(old_counts, old, new_counts, new):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def renumbered(ids, rows):  # type: ignore[no-untyped-def]
-    """Number ids below `rows` anew, in place, in order of first appearance; returns the distinct ones."""
+    """Renumber ids below `rows` in place, in order of first appearance. Returns the distinct old ids."""
     number = np.full(rows, -1, np.int64)
     distinct = np.empty(min(rows, len(ids)), np.int64)
-    found = 0
+    count = 0
     for i in range(len(ids)):
         if number[ids[i]] < 0:
-            number[ids[i]] = found
-            distinct[found] = ids[i]
-            found += 1
+            number[ids[i]] = count
+            distinct[count] = ids[i]
+            count += 1
         ids[i] = number[ids[i]]
-    return distinct[:found]
+    return distinct[:count]
 
 
 @njit(cache=True, nogil=True)
 def total(cells):  # type: ignore[no-untyped-def]
-    """How many rows all these cells hold."""
+    """Total number of rows in these cells."""
     rows = 0
     for i in range(len(cells)):
         rows += cells[i, 1]

@@ -1,8 +1,8 @@
-"""Bags: an ordered list of rows for each entry of a table, as columns and without Python objects.
+"""Bags: an ordered list of rows for each entry of a table, in columns and without Python objects.
 
-The table holds a cell for each entry: the last node of its chain and the count of its rows. Nodes
-and the rows that they name are only ever appended, never changed, so the old cells that the table
-keeps in its log are all that undo and rollback need. What nobody names any more stays until `tidy`.
+The table has a cell for each entry: the last node of its chain and its number of rows. Nodes and the
+rows that they refer to are only appended, never changed. So undo and rollback need only the old cells in
+the table's log. Rows that no cell refers to stay until `tidy`.
 
 >>> from penstock.state.keys.codec import KeyCodec
 >>> bags = Bags("seen", pa.schema([("n", pa.int64())]))
@@ -42,12 +42,12 @@ from penstock.state.table.patches import SMALL
 from penstock.state.table.table import ColumnTable
 
 _FEW = 1024
-"""Rows and nodes that nobody names which are never worth tidying."""
+"""Number of unused rows and nodes up to which `tidy` does nothing."""
 
 
 @dataclass(frozen=True)
 class BagColumn(PatchableColumn):
-    """The cells of bags in memory, lists of structs in files (see `patches`)."""
+    """A column of bags: cells in memory, lists of structs in files (see `patches`)."""
 
     width: int = 2
     bags: Bags = field(kw_only=True, compare=False, repr=False)
@@ -80,8 +80,8 @@ class BagColumn(PatchableColumn):
 
 
 class Looks:
-    """When to look again for what nobody holds any more, which costs as much as there are entries: once
-    in an epoch, or when there is an eighth more of it all.
+    """Decides when to scan for unused rows again, which takes time proportional to the number of entries:
+    once per epoch, or when the number of rows has grown by an eighth.
 
     >>> looks = Looks()
     >>> [looks.worth(count, cuts) for count, cuts in ((80, 0), (89, 0), (90, 0), (90, 1), (91, 1))]
@@ -92,7 +92,7 @@ class Looks:
         self._count, self._cuts = 0, -1
 
     def worth(self, count: int, cuts: int) -> bool:
-        """Whether to look now: there are so many, and the table was cut so often."""
+        """Whether to scan now, with `count` rows or nodes and after `cuts` cuts of the table."""
         if cuts == self._cuts and count < self._count + self._count // 8:
             return False
         self._count, self._cuts = count, cuts
@@ -103,19 +103,21 @@ class Bags:
     """The bags of one column of a table. Single-threaded, as the table is."""
 
     column: Column
-    """The column that must be among the table's; what it holds is of no use to others."""
+    """Column to include in the table. Its values are for internal use only."""
     _arena: Arena
     _nodes: Array
     _size: int
     """Number of nodes."""
     _place: Array
-    """Room for a number per entry, to group entries by."""
+    """Scratch array with room for one number per entry, to group entries."""
     renumberings: int = 0
-    """How often rows were numbered anew: ids from before name other rows now."""
+    """Number of times rows were renumbered. Ids from before the last time are invalid."""
 
     def __init__(self, name: str, schema: pa.Schema) -> None:
         if "." in name:
-            raise FlowError(f"{name!r} cannot name bags", hint="use a name without dots")
+            raise FlowError(
+                f"{name!r} is not a valid name for bags", hint="use a name without dots"
+            )
         if not len(schema):
             raise FlowError(
                 f"the rows of {name!r} have no columns", hint="keep at least one column"
@@ -128,62 +130,64 @@ class Bags:
         self._no_nodes()
 
     def bind(self, table: ColumnTable) -> None:
-        """This is the table that the column is in."""
+        """Set the table that contains the column."""
         self._table = table
 
     # -- reading
 
     def counts(self, entries: Array) -> Array:
-        """How many rows each of these entries has (int64)."""
+        """Number of rows of each of these entries (int64)."""
         counts: Array = self._cells[entries, 1]
         return counts
 
     def take(self, entries: Array) -> tuple[Array, pa.RecordBatch]:
-        """All rows of these entries, and for each the place of its entry among them, ascending."""
+        """For each row of these entries, the position of its entry (ascending), and the rows."""
         owner, ids = self.ids(entries)
         return owner, self.rows(ids)
 
     def ids(self, entries: Array) -> tuple[Array, Array]:
-        """As `take`, with numbers of rows, which are theirs until `tidy` or a renumbering."""
+        """Like `take`, but with ids of rows, which are valid until `tidy` or a renumbering."""
         return self._listed(self._cells[entries])
 
     def rows(self, ids: Array) -> pa.RecordBatch:
-        """The rows of these ids."""
+        """The rows with these ids."""
         return self._arena.take(ids)
 
     def values(self, name: str, ids: Array) -> pa.Array:
-        """One field of the rows of these ids."""
+        """One field of the rows with these ids."""
         return self._arena.values(name, ids)
 
     def before(self, entries: Array) -> tuple[Array, Array]:
-        """As `ids`, as of the last step; entries that are new since then had no rows."""
+        """Like `ids`, as of the last step. Entries that are new since then had no rows."""
         return self._listed(self._bound.before(self.column.name, entries))
 
     # -- changing: entries must have been touched
 
     def append(self, entries: Array, rows: pa.RecordBatch) -> None:
-        """Row i goes to the end of the bag of entries[i]; an entry may be there more than once."""
+        """Append row i to the bag of entries[i]. An entry may occur more than once."""
         entries, cells = indices(entries), self._cells
         if not len(entries):
             return
         if len(self._place) < len(cells):
             self._place = np.zeros(len(cells) * 5 // 4, np.int32)
         distinct, counts = np.empty(len(entries), np.int64), np.empty(len(entries), np.int64)
-        found = kernels.group(entries, self._place, distinct, counts)
+        groups = kernels.group(entries, self._place, distinct, counts)
         order = None
-        if found < len(entries):
-            order = kernels.grouped_order(entries, self._place, counts, found)
+        if groups < len(entries):
+            order = kernels.grouped_order(entries, self._place, counts, groups)
         first = self._arena.append(rows, order)
-        self._nodes = with_room(self._nodes, self._size, found)
-        kernels.append_runs(cells, distinct[:found], counts[:found], self._nodes, self._size, first)
-        self._size += found
+        self._nodes = with_room(self._nodes, self._size, groups)
+        kernels.append_runs(
+            cells, distinct[:groups], counts[:groups], self._nodes, self._size, first
+        )
+        self._size += groups
 
     def replace(self, entries: Array, owner: Array, rows: pa.RecordBatch) -> None:
-        """These distinct entries hold exactly these rows: row i is that of entries[owner[i]]."""
+        """Replace the bags of these distinct entries. Row i goes to the bag of entries[owner[i]]."""
         self.keep(entries, owner, self.put(rows))
 
     def keep(self, entries: Array, owner: Array, ids: Array) -> None:
-        """As `replace`, with rows that are there already."""
+        """Like `replace`, with the ids of rows that are stored already."""
         if len(owner) and not (owner[1:] >= owner[:-1]).all():
             order = np.argsort(owner, kind="stable")
             owner, ids = owner[order], ids[order]
@@ -191,13 +195,13 @@ class Bags:
         self._cells[entries] = self._chained(np.cumsum(counts) - counts, counts, indices(ids))
 
     def put(self, rows: pa.RecordBatch, order: Array | None = None) -> Array:
-        """Store rows, or these of them, that no entry holds yet; returns their ids."""
+        """Store rows, or those at `order`, without adding them to a bag, and return their ids."""
         first = self._arena.append(rows, order)
         return np.arange(first, self._arena.size)
 
     def tidy(self) -> None:
-        """Forget rows that no entry holds, nor can get back, if they prevail. Operators call it when a
-        round begins; in the middle of one it does nothing."""
+        """Remove rows that no entry has or can get back by a rollback, if there are many. Operators call it
+        when a round begins; within a round it does nothing."""
         most, table = max(self._arena.size, self._size), self._bound
         if most <= _FEW or not table.between_rounds or not self._looks.worth(most, table.cuts):
             return
@@ -207,14 +211,14 @@ class Bags:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, slack included."""
+        """Bytes of memory, spare room included."""
         return self._arena.nbytes + self._nodes.nbytes + self._place.nbytes
 
     # -- for the column
 
     def gather(self, held: Sequence[Array]) -> None:
-        """Store the rows of these arrays of cells anew; only they are left. A row that several cells
-        have stays one row."""
+        """Keep only the rows of these arrays of cells, and renumber them. A row in several cells is stored
+        once."""
         counts = np.concatenate([cells[:, 1] for cells in held])
         ids = np.concatenate([self._listed(cells)[1] for cells in held])
         distinct = kernels.renumbered(ids, self._arena.size)
@@ -229,9 +233,9 @@ class Bags:
             cells[:] = chained[end - len(cells) : end]
 
     def changes(self, cells: Array, entries: Array) -> tuple[Array, Array]:
-        """How a delta can tell of these entries, whose cells these are: for each how many of the
-        first rows are gone since the last cut, and how many of those left then are still the first
-        ones. None are where the bag is better told whole."""
+        """For a delta: how many rows each entry lost at the front since the last cut, and how many of its old
+        rows are still the first ones. Both are 0 if the bag is better written as a whole. `cells` are the
+        cells of `entries`."""
         old = self._bound.at_cut(self.column.name, entries)
         gone, skip = np.zeros(len(cells), np.int64), np.zeros(len(cells), np.int64)
         large = np.flatnonzero((cells[:, 1] > SMALL) & (old[:, 1] > 0))
@@ -246,7 +250,7 @@ class Bags:
         return np.where(worth, gone, 0), np.where(worth, skip, 0)
 
     def lists(self, cells: Array, valid: Array, skip: Array | None = None) -> pa.Array:
-        """The bags of these cells, without the first `skip` rows of each, as they are in files; null
+        """The bags of these cells in the format of files, without the first `skip` rows of each; null
         where not `valid`."""
         _, ids = self._listed(cells, skip)
         rows = self._arena.take(ids)
@@ -258,7 +262,7 @@ class Bags:
         return pa.Array.from_buffers(self.column.type, len(cells), buffers, children=[structs])
 
     def installed(self, lists: pa.Array) -> Array:
-        """Take in bags from a file; returns their cells."""
+        """Store bags from a file, and return their cells."""
         offsets = fixed_values(lists.offsets).astype(np.int64)
         starts, counts = offsets[:-1], np.diff(offsets)
         valid = valid_mask(lists)
@@ -279,7 +283,7 @@ class Bags:
         if self._table is None:
             raise ProtocolError(
                 f"the bags {self.column.name!r} are not bound to a table",
-                hint="call bind with the table that has their column",
+                hint="call bind with the table that contains their column",
             )
         return self._table
 
@@ -293,7 +297,8 @@ class Bags:
         self._place = np.zeros(0, np.int32)
 
     def _listed(self, cells: Array, skip: Array | None = None) -> tuple[Array, Array]:
-        """The rows of these cells without the first `skip` of each, and the place of each row's cell."""
+        """For each row of these cells, without the first `skip` of each: the position of its cell, and its
+        id."""
         if skip is None:
             skip = np.zeros(len(cells), np.int64)
         rows = int(kernels.total(cells) - skip.sum())
@@ -302,7 +307,7 @@ class Bags:
         return owner, ids
 
     def _chained(self, starts: Array, counts: Array, ids: Array) -> Array:
-        """The cells of bags, each of counts[i] of the ids from starts[i] on."""
+        """Create bags, and return their cells. Bag i has counts[i] ids from starts[i] on."""
         runs = int(kernels.count_runs(starts, counts, ids))
         self._nodes = with_room(self._nodes, self._size, runs)
         cells = np.empty((len(counts), 2), np.int64)

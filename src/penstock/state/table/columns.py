@@ -1,4 +1,4 @@
-"""The columns of a table: how a declared Arrow type lives in memory and stands in a delta file.
+"""Columns of a table: the representation of an Arrow type in memory and in a delta file.
 
 | declared                              | in memory                 | in a delta file   |
 |---------------------------------------|---------------------------|-------------------|
@@ -32,7 +32,7 @@ from penstock.state.table.patches import patch_fields, whole_companions
 
 @dataclass(frozen=True)
 class Column:
-    """One column of state. Values of object columns are immutable: replaced, never changed inside.
+    """One column of state. Values of object columns are immutable: they are replaced, never modified.
 
     >>> Column("total", pa.int64()).dtype, Column("name", pa.string()).dtype
     (dtype('int64'), dtype('O'))
@@ -41,70 +41,71 @@ class Column:
     name: str
     type: pa.DataType
     width: int = 1
+    """Number of values per entry."""
     restore: Callable[[Any], Any] | None = field(default=None, compare=False, repr=False)
-    """Makes the form in memory of Arrow's Python value, if that is another one: Arrow gives structs
-    back as dicts and maps as lists of pairs, and does not take the two forms of either in one column."""
+    """Converter from Arrow's Python value to the form in memory; None if both are the same. Arrow returns
+    structs as dicts and maps as lists of pairs, and does not accept mixed forms in one column."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The numpy type in memory."""
+        """Numpy type in memory."""
         dtype = physical(self.type)
         return np.dtype(object) if dtype is None else dtype
 
     @property
     def storage_type(self) -> pa.DataType:
-        """The Arrow type in a delta file."""
+        """Arrow type in a delta file."""
         if self.width == 1:
             return self.type
         return pa.binary(self.width * self.dtype.itemsize)
 
     @property
     def fields(self) -> list[pa.Field]:
-        """What it is in a file: one field, and more where a row may hold only what changed."""
+        """Fields in a file: one, or more if a row may be a patch."""
         return [pa.field(self.name, self.storage_type)]
 
     def to_arrays(self, values: Array, present: Array) -> list[pa.Array]:
-        """Whole values of entries, one array for each of `fields`."""
+        """Complete values of entries, one array for each of `fields`."""
         return [self.to_arrow(values, present)]
 
     def delta_arrays(self, values: Array, present: Array, entries: Array) -> list[pa.Array]:
-        """What changed in these entries since the last cut."""
+        """Changes in these entries since the last cut, one array for each of `fields`."""
         return self.to_arrays(values, present)
 
     def began(self) -> None:
-        """The table was cut, sealed or rolled back: nothing has changed since."""
+        """Called when the table was cut, sealed or rolled back: there are no changes yet."""
 
     def settled(self, cuts: int) -> None:
-        """The table can return to the newest `cuts` cuts, and to none before the last of these."""
+        """Called when the table can only return to its newest `cuts` cuts. Older history can be dropped."""
 
     def kept(self, held: Sequence[Array]) -> None:
-        """The values in these arrays, those of entries first, are all there are, and may be changed
-        in place: forget what only others had."""
+        """Called when only the values in these arrays remain, those of entries first. Drops data of all other
+        values, and may change the arrays in place."""
 
     @property
     def held_bytes(self) -> int:
-        """Bytes held beside the values themselves."""
+        """Bytes of memory besides the values themselves."""
         return 0
 
     def empty(self, room: int) -> Array:
-        """Room for as many new entries, zero or None."""
+        """An array for `room` new entries, zero or None."""
         if self.dtype == object:
             return np.full(room, None, object)
         return np.zeros(room if self.width == 1 else (room, self.width), self.dtype)
 
     def grown(self, values: Array, used: int, room: int) -> Array:
-        """The first `used` values with room for `room` in all."""
+        """A copy of the first `used` values, with room for `room` in total."""
         new = self.empty(room)
         new[:used] = values[:used]
         return new
 
     @property
     def nothing(self) -> int | None:
-        """What a new entry holds."""
+        """Value of a new entry."""
         return None if self.dtype == object else 0
 
     def to_arrow(self, values: Array, valid: Array | None = None) -> pa.Array:
-        """Values as an Arrow array of `storage_type`, null where `valid` is False."""
+        """Convert values to an Arrow array of `storage_type`, null where `valid` is False."""
         if self.dtype == object:
             return pa.array(values.tolist(), self.type)
         if self.width == 1:
@@ -114,7 +115,7 @@ class Column:
         return pa.Array.from_buffers(self.storage_type, len(values), [bits, data])
 
     def from_arrow(self, column: pa.Array | pa.ChunkedArray) -> Array:
-        """Undo `to_arrow`; null gives zero or None."""
+        """Convert an Arrow array back to values. Null becomes zero or None."""
         array = one_chunk(column)
         values: Array
         if self.dtype == object:
@@ -138,7 +139,7 @@ class Column:
 
 @dataclass(frozen=True)
 class PatchableColumn(Column):
-    """A column of maps or lists, of which a row of a file may hold only a part (see `patches`)."""
+    """A column of maps or lists, whose rows in a file may be patches (see `patches`)."""
 
     @property
     def fields(self) -> list[pa.Field]:

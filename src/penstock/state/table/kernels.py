@@ -1,4 +1,4 @@
-"""Compiled loops of the table: marks of entries."""
+"""Compiled loops over the marks of a table's entries."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from numba import njit
 
 PRESENT, DIRTY, NEW = np.int32(1), np.int32(2), np.int32(4)
 LOGGED, STAMP = np.int32(8), np.int32(16)
-"""Bits of an entry's mark; above them, the serial of the savepoint it was last logged for.
+"""Bits of an entry's mark. The bits above them are the serial of the savepoint it was last logged for.
 
-Dirty is what was touched in the round under way. A new entry was made by an upsert in it: when it
-began there was none. A logged entry stands in the log of the epoch under way."""
+A DIRTY entry was touched in the current round. A NEW entry was created by an upsert in the current round.
+A LOGGED entry is in the log of the current epoch."""
 UNCHANGED, WAS_NOT = -1, -2
-"""What `first_rows` says of entries that are not in the log."""
+"""Results of `first_rows` for entries that are not in the log: not touched, or not present before."""
 
 
 @njit(cache=True, nogil=True)
 def touch(  # type: ignore[no-untyped-def]
     entries, marks, serial, dirty, dirties, log, log_present, logged, revive
 ):
-    """Mark entries dirty, and put down those not yet logged since the last savepoint.
+    """Mark entries dirty, and log those not yet logged since the last savepoint.
 
-    With `revive`, entries that are not present become so. Returns the new number of dirty and of
+    With `revive`, entries that are not present become present. Returns the new numbers of dirty and of
     logged entries, and how many became present.
     """
     revived = 0
@@ -48,7 +48,7 @@ def touch(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def clear_present(entries, marks):  # type: ignore[no-untyped-def]
-    """Returns how many were present."""
+    """Mark entries as not present, and return how many were present."""
     gone = 0
     for i in range(len(entries)):
         mark = marks[entries[i]]
@@ -67,11 +67,12 @@ def clear_dirty(entries, marks):  # type: ignore[no-untyped-def]
 def take_over(  # type: ignore[no-untyped-def]
     dirty, log, log_present, marks, entries, present, size, rows
 ):
-    """A round ends: clear the marks of dirty entries, and put down those that are not logged yet;
-    `rows` gets the first row that the round's log has for each of these, -1 for new ones. Returns
-    the new size, and whether any was new.
+    """End a round: clear the marks of dirty entries, and add those that are not logged yet to the epoch's
+    log.
 
-    An entry that is not new is logged when it becomes dirty: first rows are in the order of `dirty`.
+    `rows` receives the first row of each added entry in the round's log, -1 for new entries. Returns the
+    new size, and whether any entry was new. An entry that is not new is logged when it becomes dirty, so
+    first rows are in the order of `dirty`.
     """
     added, at, any_new = 0, 0, False
     for i in range(len(dirty)):
@@ -102,9 +103,9 @@ def clear_logged(entries, marks):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def logged_rows(entries, marks, log, place):  # type: ignore[no-untyped-def]
-    """Where these entries stand in the log of the epoch under way; -1: not there.
+    """Row of each entry in the log of the current epoch; -1 if it is not logged.
 
-    `place` is room for a number per entry; what it holds is ignored.
+    `place` is a scratch array with room for one number per entry.
     """
     for i in range(len(log)):
         place[log[i]] = i
@@ -116,7 +117,7 @@ def logged_rows(entries, marks, log, place):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def least_above(values, bound):  # type: ignore[no-untyped-def]
-    """The least value above a bound; the bound where there is none."""
+    """The lowest value above a bound; the bound itself if there is none."""
     least = bound
     for i in range(len(values)):
         value = values[i]
@@ -127,9 +128,9 @@ def least_above(values, bound):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def first_rows(entries, marks, log, place):  # type: ignore[no-untyped-def]
-    """Which row of the log holds each entry as of the last step; UNCHANGED or WAS_NOT there.
+    """Row of the log with each entry as of the last step; UNCHANGED or WAS_NOT for others.
 
-    `place` is room for a number per entry; what it holds is ignored.
+    `place` is a scratch array with room for one number per entry.
     """
     for i in range(len(log) - 1, -1, -1):
         place[log[i]] = i
@@ -147,6 +148,6 @@ def first_rows(entries, marks, log, place):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def restore_present(log, log_present, marks):  # type: ignore[no-untyped-def]
-    """Undo what was logged, the last entry first."""
+    """Restore which entries were present, from the log, the last entry first."""
     for i in range(len(log) - 1, -1, -1):
         marks[log[i]] = (marks[log[i]] & ~PRESENT) | np.int32(log_present[i])

@@ -1,7 +1,7 @@
-"""A step's state in parts, so that several workers can change it at a time.
+"""A step's state in parts, so that several workers can change it at the same time.
 
-Slot s belongs to part s % parts, with all its entries. Each part is a table of its own, which only
-the worker that holds the part may change; what is here works on all of them, while nobody else does.
+Slot s belongs to part s % parts, with all its entries. Each part is a table of its own, which only the
+worker that has the part may change. `PartedTable` works on all parts, while no worker does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.state.table.table import (
 
 
 def part_numbers(slots: int, parts: int) -> Array:
-    """The part of each slot, as small numbers, which sort fast.
+    """The part of each slot, in a small integer type, which sorts fast.
 
     >>> part_numbers(slots=5, parts=2).tolist()
     [0, 1, 0, 1, 0]
@@ -32,7 +32,7 @@ def part_numbers(slots: int, parts: int) -> Array:
 
 
 def by_part(numbers: Array, parts: int) -> tuple[Array, list[tuple[int, int, int]]]:
-    """Rows in the order of their parts, and for each part that has any: (part, begin, end) there.
+    """Order of rows by part, and (part, begin, end) in this order for each part that has rows.
 
     >>> order, runs = by_part(np.array([1, 0, 1], np.uint8), parts=3)
     >>> order.tolist(), runs
@@ -45,9 +45,9 @@ def by_part(numbers: Array, parts: int) -> tuple[Array, list[tuple[int, int, int
 
 
 class PartedTable:
-    """Several tables of one step as one. Entry e of part p is known as e * parts + p.
+    """Several tables of one step as one. Entry e of part p has the number e * parts + p.
 
-    Methods do what those of `ColumnTable` do, in every part.
+    Methods do the same as those of `ColumnTable`, in every part.
 
     >>> from penstock.state.table.columns import Column
     >>> codec = KeyCodec(pa.schema([("user", pa.int64())]))
@@ -89,11 +89,11 @@ class PartedTable:
     # -- looking up
 
     def find(self, keys: Keys) -> Array:
-        found = np.full(len(keys), -1, np.int64)
+        result = np.full(len(keys), -1, np.int64)
         for part, rows in self._keys_by_part(keys):
             entries = self.parts[part].find(keys.take(rows))
-            found[rows] = np.where(entries < 0, -1, entries * len(self.parts) + part)
-        return found
+            result[rows] = np.where(entries < 0, -1, entries * len(self.parts) + part)
+        return result
 
     def known(self, keys: Keys) -> Array:
         mask = np.zeros(len(keys), np.bool_)
@@ -102,37 +102,37 @@ class PartedTable:
         return mask
 
     def values(self, name: str, entries: Array) -> Array:
-        found = np.empty(len(entries), self.parts[0].values(name, entries[:0]).dtype)
+        result = np.empty(len(entries), self.parts[0].values(name, entries[:0]).dtype)
         for part, rows in self._entries_by_part(entries):
-            found[rows] = self.parts[part].values(name, entries[rows] // len(self.parts))
-        return found
+            result[rows] = self.parts[part].values(name, entries[rows] // len(self.parts))
+        return result
 
     def entries_in(self, slots: Array) -> Array:
-        """The present entries of these slots, part by part."""
+        """Present entries of these slots, part by part."""
         return self._numbered(part.entries_in(slots) for part in self.parts)
 
     def count_in(self, slots: Array) -> int:
-        """How many present entries these slots have."""
+        """Number of present entries in these slots."""
         return sum(part.count_in(slots) for part in self.parts)
 
     def touched(self) -> Array:
-        """The entries touched in this round, part by part."""
+        """Entries touched in this round, part by part."""
         return self._numbered(part.touched() for part in self.parts)
 
     def least(self, name: str, above: int = 0, entries: Array | None = None) -> int | None:
         if entries is None:
-            found = [part.least(name, above) for part in self.parts]
+            lowest = [part.least(name, above) for part in self.parts]
         else:
-            found = [
+            lowest = [
                 self.parts[part].least(name, above, entries[rows] // len(self.parts))
                 for part, rows in self._entries_by_part(entries)
             ]
-        return min((value for value in found if value is not None), default=None)
+        return min((value for value in lowest if value is not None), default=None)
 
     # -- rows out and in
 
     def export(self, entries: Array) -> pa.Table:
-        """These entries whole, in the form of a delta and in this order."""
+        """All values of these entries, in the format of a delta and in this order."""
         tables, places = [self.schema.empty_table()], [np.empty(0, np.int64)]
         for part, rows in self._entries_by_part(entries):
             tables.append(self.parts[part].export(entries[rows] // len(self.parts)))
@@ -172,9 +172,8 @@ class PartedTable:
         self._each(lambda part: part.drop(slots))
 
     def evict(self, nbytes: int) -> int:
-        """Forget entries, in each part the least recently touched first, until about `nbytes` are held.
-
-        Parts shrink alike. Returns how many are gone."""
+        """Remove the least recently touched entries of each part from memory until about `nbytes` bytes are
+        used. All parts shrink by the same ratio. Returns the number of removed entries."""
         check_between_rounds(self.between_rounds, "evict")
         share = min(1.0, nbytes / max(1, self.nbytes))
         gone = sum(part.evict(int(part.nbytes * share)) for part in self.parts)
@@ -184,15 +183,15 @@ class PartedTable:
     # -- savepoints, of all parts at once
 
     def savepoint(self) -> int:
-        """A mark to return to, in every part."""
+        """Create a savepoint in every part, and return its mark for `undo`."""
         self._savepoints.append(tuple(part.savepoint() for part in self.parts))
         return len(self._savepoints) - 1
 
     def undo(self, mark: int) -> None:
-        """Back to the savepoint in every part. The mark stays valid."""
+        """Return to a savepoint in every part. The mark stays valid."""
         check_savepoint(mark, len(self._savepoints))
-        for part, its in zip(self.parts, self._savepoints[mark], strict=True):
-            part.undo(its)
+        for part, part_mark in zip(self.parts, self._savepoints[mark], strict=True):
+            part.undo(part_mark)
         del self._savepoints[mark + 1 :]
 
     def step(self) -> None:
@@ -212,17 +211,17 @@ class PartedTable:
         self._each(lambda part: part.rollback())
 
     def _each(self, call: Callable[[StepTable], None]) -> None:
-        """Do what makes savepoints worthless to every part."""
+        """Make a call on every part that invalidates savepoints."""
         for part in self.parts:
             call(part)
         self._savepoints.clear()
 
-    # -- who holds what
+    # -- splitting by part
 
-    def _numbered(self, found: Iterable[Array]) -> Array:
-        """Entries of each part as they are known here."""
-        parts = len(self.parts)
-        return np.concatenate([entries * parts + part for part, entries in enumerate(found)])
+    def _numbered(self, entries_by_part: Iterable[Array]) -> Array:
+        """Convert the entry numbers of each part to those of the whole table."""
+        parts, numbered = len(self.parts), enumerate(entries_by_part)
+        return np.concatenate([entries * parts + part for part, entries in numbered])
 
     def _keys_by_part(self, keys: Keys) -> Iterator[tuple[int, Array]]:
         return self._by_part(self._part_of[slots_of(keys.hashes, self.slots)])
@@ -236,7 +235,7 @@ class PartedTable:
 
     def _rows_by_part(self, table: pa.Table) -> list[tuple[int, pa.Table]]:
         if not table.schema.equals(self.schema) or not table.num_rows:
-            return [(0, table)]  # any part refuses rows that it does not know
+            return [(0, table)]  # the part raises an error if the schema is wrong
         whole = table.combine_chunks()
         slots = fixed_values(one_chunk(whole.column(SLOT)))
         return [
@@ -246,4 +245,4 @@ class PartedTable:
 
 
 StepTable = ColumnTable | PartedTable
-"""The state of a step on a host. Entries are numbers that only the table itself understands."""
+"""A step's state on a host. Entry numbers have a meaning only within the same table."""

@@ -1,17 +1,17 @@
-"""Patches: what a delta says of a map or a list of which only a part has changed.
+"""Patches: partial rows in a delta, for maps and lists of which only a part has changed.
 
-A map or list column `c` has companions in files: `c~patch` says that a row holds only a part, and
-`c~gone` what was taken away. A patch is put onto an older row of the same key so:
+A map or list column `c` has two companion columns in files. `c~patch` says that a row has only the changes,
+and `c~gone` what was removed. A patch is applied to an older row of the same key as follows:
 
-| column | `c`                          | `c~gone`             | whole                              |
-|--------|------------------------------|----------------------|------------------------------------|
-| map    | pairs that are new or others | keys that were there | the old pairs, without those gone, |
-|        |                              |                      | updated with these                 |
-| list   | elements that were appended  | how many             | the old elements, then these,      |
-|        |                              |                      | without so many of the first       |
+| column | `c`                          | `c~gone`              | complete row                        |
+|--------|------------------------------|-----------------------|-------------------------------------|
+| map    | pairs that are new or differ | keys that were        | the old pairs, without the removed  |
+|        |                              | removed               | keys, updated with these pairs      |
+| list   | elements that were appended  | number of elements    | the old elements, then these,       |
+|        |                              | removed at the front  | without the first `c~gone` elements |
 
-A key that was removed and put in again is in both: so it is the last of the map, as it was in
-memory. A patch onto a patch is again a patch, so files can be merged long before whole rows are.
+A key that was removed and added again is in both columns, so that it becomes the last of the map, as in
+memory. A patch applied to a patch is again a patch, so files can be merged before the complete row is read.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from penstock.state.arrays import (
 PATCH, GONE = "~patch", "~gone"
 _PRESENT = "__present"
 SMALL = 16
-"""Elements up to which a map or list is always written whole: readers have to fold patches."""
+"""Number of elements up to which a map or list is always written as a whole, to spare readers the folding."""
 
 
 def patch_fields(name: str, type: pa.DataType) -> list[pa.Field]:
-    """The column of that name, which is a map or a list, and its companions.
+    """The fields of a map or list column and its companion columns.
 
     >>> [str(field.type) for field in patch_fields("l.__list", pa.list_(pa.string()))]
     ['list<item: string>', 'bool', 'int64']
@@ -54,7 +54,7 @@ def has_patches(schema: pa.Schema) -> bool:
 
 
 def unresolved(table: pa.Table) -> Array:
-    """A mask of the rows that are patches in some column: they want the older row of their key."""
+    """A mask of the rows that are patches in some column, and so need the older row of their key."""
     mask = np.zeros(table.num_rows, np.bool_)
     for name in _patched(table.schema):
         mask |= _true(table, name + PATCH)
@@ -62,11 +62,11 @@ def unresolved(table: pa.Table) -> Array:
 
 
 def fold(older: pa.Table, newer: pa.Table) -> pa.Table:
-    """The newer rows with their patches put onto the older ones, row by row.
+    """Apply the patches in the newer rows to the older rows, row by row.
 
-    Row i of both tables is of the same key, and both have the same columns. All that is not a patch
-    is taken from the newer table; an older row that is not present counts as empty. Several patches
-    of large rows are best folded among themselves first, the whole rows last.
+    Row i of both tables has the same key, and both have the same columns. All that is not a patch is
+    taken from the newer table. An older row that is not present counts as empty. To apply several patches
+    to large rows, fold the patches into one first.
 
     >>> schema = pa.schema([pa.field("__present", pa.bool_()), *patch_fields("l.__list",
     ...     pa.list_(pa.string()))])
@@ -89,7 +89,7 @@ def fold(older: pa.Table, newer: pa.Table) -> pa.Table:
 
 
 def completed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """A table of a file in which rows are always whole, with the companions that `schema` has."""
+    """Add the companion columns of `schema` to a table from a file that has only complete rows."""
     for name in _patched(schema):
         names = table.schema.names
         if name not in names:
@@ -103,19 +103,19 @@ def completed(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def whole_companions(fields: Sequence[pa.Field], present: Array) -> list[pa.Array]:
-    """The companions of a column of whole rows; `fields` are those of `patch_fields`."""
+    """Companion columns for complete rows. `fields` are those of `patch_fields`."""
     none = np.zeros(len(present), np.bool_)
     return [fixed_array(none, pa.bool_(), present), pa.nulls(len(present), fields[2].type)]
 
 
 def _patched(schema: pa.Schema) -> list[str]:
-    """The columns that have companions. The fields of value state have no name such as these."""
+    """Names of the columns that have companions. Fields of value state never have such names."""
     names = set(schema.names)
     return [n for n in schema.names if n.partition(".")[2][:2] == "__" and n + PATCH in names]
 
 
 class _Parts:
-    """Some rows of a map or list column with its companions; empty where they are not `there`."""
+    """Some rows of a map or list column with its companions. Rows that are not `there` are empty."""
 
     def __init__(self, table: pa.Table, name: str, rows: Array, there: Array) -> None:
         taken = fixed_array(rows, pa.int64())
@@ -135,7 +135,7 @@ def _folded_lists(older: _Parts, newer: _Parts) -> tuple[pa.Array, pa.Array]:
     old_starts, old_counts = _spans(older.items, older.there)
     new_starts, new_counts = _spans(newer.items, newer.there)
     cut = filled_values(newer.gone)
-    # A patch cannot know where the cut ends among older elements: it keeps them all, and the sum.
+    # A patch cannot know how many older elements there are: it keeps all of its own, and adds up the counts.
     gone = fixed_array(cut + filled_values(older.gone), pa.int64(), older.patch)
     cut = np.where(older.patch, 0, np.minimum(cut, old_counts + new_counts))
     old_cut = np.minimum(cut, old_counts)
@@ -182,7 +182,7 @@ def _folded_maps(older: _Parts, newer: _Parts) -> tuple[pa.Array, pa.Array]:
 
 
 def _spans(lists: pa.Array, there: Array) -> tuple[Array, Array]:
-    """Where the elements of each row start among all of them, and how many they are."""
+    """Start and number of each row's elements among the elements of all rows."""
     offsets = fixed_values(lists.offsets).astype(np.int64)
     valid = valid_mask(lists)
     counts = np.where(there if valid is None else there & valid, np.diff(offsets), 0)
@@ -190,7 +190,7 @@ def _spans(lists: pa.Array, there: Array) -> tuple[Array, Array]:
 
 
 def _elements(lists: pa.Array, there: Array) -> tuple[Array, pa.Array]:
-    """The elements of those rows that are there, one after another, and the row of each."""
+    """The row of each element, and the elements, of all rows that are `there`."""
     starts, counts = _spans(lists, there)
     values = lists.values
     if pa.types.is_map(lists.type):
@@ -204,7 +204,7 @@ def _elements(lists: pa.Array, there: Array) -> tuple[Array, pa.Array]:
 def _listed(
     type: pa.DataType, counts: Array, values: pa.Array, valid: Array | None = None
 ) -> pa.Array:
-    """A list or map array of counts[i] values in row i."""
+    """A list or map array with counts[i] values in row i."""
     offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
     bits = None if valid is None else fixed_array(valid, pa.bool_()).buffers()[1]
@@ -213,7 +213,7 @@ def _listed(
 
 
 def _ids(keys: Sequence[pa.Array], rows: Sequence[Array]) -> list[Array]:
-    """A number for each key of a row: the same for equal keys of the same row."""
+    """A number for each key of each row. Equal keys of the same row have the same number."""
     codes, kinds = _codes(pa.concat_arrays(list(keys)))
     ends = np.cumsum([len(part) for part in keys])[:-1]
     parts = np.split(np.concatenate(rows) * kinds + codes, ends)
@@ -221,9 +221,9 @@ def _ids(keys: Sequence[pa.Array], rows: Sequence[Array]) -> list[Array]:
 
 
 def _codes(keys: pa.Array) -> tuple[Array, int]:
-    """A number for each key, the same for equal ones, and how many numbers there may be.
+    """A number for each key, the same for equal keys, and an upper bound of these numbers.
 
-    Zeros are equal whatever their sign, and so are all that are not a number.
+    0.0 and -0.0 are equal, and so are all NaNs.
     """
     if pa.types.is_struct(keys.type):
         codes, kinds = fixed_values(keys.is_valid()).astype(np.int64), 2
@@ -239,7 +239,7 @@ def _codes(keys: pa.Array) -> tuple[Array, int]:
 
 
 def _replaced(table: pa.Table, name: str, rows: Array, array: pa.Array) -> pa.Table:
-    """The table with other values of a column in these rows."""
+    """The table with the values of a column replaced in these rows."""
     at = table.schema.get_field_index(name)
     choice = np.arange(table.num_rows)
     choice[rows] = table.num_rows + np.arange(len(rows))
@@ -248,5 +248,5 @@ def _replaced(table: pa.Table, name: str, rows: Array, array: pa.Array) -> pa.Ta
 
 
 def _true(table: pa.Table, name: str) -> Array:
-    """Where a column of bools is true: not where it is null."""
+    """A mask that is True where a boolean column is true, and False at nulls."""
     return filled_values(one_chunk(table.column(name)))

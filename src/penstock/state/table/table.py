@@ -1,17 +1,17 @@
 """The table: keyed columnar state of one step on one host, with savepoints, undo and deltas.
 
-Entries are dense numbers (see `key_index`); each column is an array indexed by entry. An operator
-asks for the entries of a batch's keys, then changes the columns in place. Beneath it:
+Entries are dense numbers (see `key_index`). Each column is an array indexed by entry. An operator
+looks up the entries of a batch's keys, then changes the columns in place. Internally:
 
-- a *log* keeps the old values of entries touched in the round under way, once per savepoint, so a
-  failed channel is undone; new entries are cut off at the end;
-- *dirty* marks say which entries the round has touched;
-- a log for each *epoch* keeps the old values of entries that its rounds have touched: these are in
-  its delta, and a failed epoch is rolled back, through all epochs that are not durable yet;
-- a removed entry stays as a dead one, for the delta must tell of it, until it is durable and dropped.
+- a *log* keeps the old values of entries touched in the current round, once per savepoint, to undo a
+  failed channel; new entries are at the end and are cut off;
+- *dirty* marks say which entries the current round has touched;
+- a log for each *epoch* keeps the old values of entries that its rounds have touched: these entries make
+  up its delta, and a rollback goes back through all epochs that are not durable yet;
+- a removed entry stays as a dead entry, since the delta must contain the removal, until it is durable.
 
-A round ends with `step`, an epoch with `cut`, and `settle` says that the oldest epochs are durable.
-`seal` is all of these at once: where an epoch is a single round, nothing is logged twice.
+A round ends with `step`, an epoch with `cut`. `settle` marks the oldest epochs as durable.
+`seal` does all three at once, so that nothing is logged twice if an epoch is a single round.
 
 >>> codec = KeyCodec(pa.schema([("user", pa.int64())]))
 >>> table = ColumnTable(codec, [Column("total", pa.int64())], slots=16)
@@ -45,13 +45,13 @@ from penstock.state.table.undo_log import UndoLog
 
 HASH, KEY, SLOT, PRESENT = "__hash", "__key", "__slot", "__present"
 _FEW = 1024
-"""Dead entries that are never worth a compaction."""
+"""Number of dead entries up to which the table is not compacted."""
 _SERIALS = 1 << 27
-"""Savepoints and rounds until the stamps of entries start again, to fit beside the other bits of a mark."""
+"""Number of savepoints and rounds after which stamps restart at 1, to fit beside the other bits of a mark."""
 
 
 class _Mark(NamedTuple):
-    """Where the table stood: how many entries were logged, there, dirty and present."""
+    """A position of the table to return to: numbers of logged, existing, dirty and present entries."""
 
     logged: int
     size: int
@@ -61,24 +61,24 @@ class _Mark(NamedTuple):
 
 @dataclass
 class _Epoch:
-    """What lies between two cuts."""
+    """The changes between two cuts."""
 
     log: UndoLog
-    """The entries that its ended rounds have touched, as they were when it began."""
+    """Entries that the epoch's finished rounds have touched, as they were when it began."""
     size: int
-    """How many entries there were when it began."""
+    """Number of entries when the epoch began."""
 
 
 class ColumnTable:
-    """Keyed state with savepoints. Single-threaded; entries stay valid in a round, and afterwards
-    until `renumberings` counts on."""
+    """Keyed state with savepoints. Single-threaded. Entry numbers stay valid within a round, and afterwards
+    until `renumberings` increases."""
 
     schema: pa.Schema
-    """The schema of `delta` and `export`: __hash, __key, __slot, __present, then the columns."""
+    """Schema of `delta` and `export`: __hash, __key, __slot, __present, then the columns."""
     renumberings: int
-    """How often entries were numbered anew: whoever holds entry numbers looks them up again."""
+    """Number of times entries were renumbered. Look up stored entry numbers again when it changes."""
     cuts: int
-    """How often it was cut, sealed or rolled back."""
+    """Number of times the table was cut, sealed or rolled back."""
 
     def __init__(self, codec: KeyCodec, columns: Sequence[Column], slots: int) -> None:
         self.codec, self.columns, self.slots = codec, tuple(columns), slots
@@ -99,7 +99,7 @@ class ColumnTable:
         self._base = _Mark(0, 0, 0, 0)
         self._log, self._spare = UndoLog(self.columns), UndoLog(self.columns)
         self._epochs = [_Epoch(UndoLog(self.columns), 0)]
-        """Those that are not durable, the oldest first; the last one is under way."""
+        """Epochs that are not durable, oldest first. The last one is the current epoch."""
         self._by_slot = SlotOrder(slots)
         self._away = np.zeros(slots, np.bool_)
 
@@ -110,7 +110,7 @@ class ColumnTable:
         return self._present
 
     def find(self, keys: Keys) -> Array:
-        """The entry of each key, -1 where none is present."""
+        """The entry of each key; -1 if it is not present."""
         entries = self._index.find(keys)
         if self._present < self._index.size:
             dead = (self._marks[entries] & kernels.PRESENT) == 0
@@ -118,9 +118,9 @@ class ColumnTable:
         return entries
 
     def upsert(self, keys: Keys) -> Array:
-        """The entry of each key, made where there is none; all of them are touched.
+        """The entry of each key, created if there is none. All of them are touched.
 
-        New entries hold zero or None in every column.
+        New entries have zero or None in every column.
         """
         before = self._index.size
         entries = self._follow_upsert(keys)
@@ -129,20 +129,21 @@ class ColumnTable:
         return entries
 
     def touch(self, entries: Array) -> None:
-        """Must be called before columns of these entries change: logs what undo needs."""
+        """Log the old values of these entries, for undo. Call this before their columns change."""
         self._touch(indices(entries), False)
 
     def column(self, name: str) -> Array:
-        """The live values of a column, by entry. Valid until the next upsert; touch, then write."""
+        """Live values of a column, by entry, valid until the next upsert. Call `touch` before changing
+        them."""
         return self._values[name][: self._index.size]
 
     def values(self, name: str, entries: Array) -> Array:
-        """The values of a column in these entries, copied."""
+        """A copy of a column's values in these entries."""
         copied: Array = self._values[name][entries]
         return copied
 
     def remove(self, entries: Array) -> None:
-        """Make these entries not present. A later upsert of such a key revives it as a new one."""
+        """Remove these entries. A later upsert of such a key creates it as new."""
         entries = indices(entries)
         self._touch(entries, False)
         for column in self.columns:
@@ -161,7 +162,7 @@ class ColumnTable:
     # -- as of the last step, and the last cut
 
     def before(self, name: str, entries: Array) -> Array:
-        """Values of a column when the round began: zero or None where no entry was present then."""
+        """Values of a column when the round began; zero or None for entries that were not present then."""
         return self._log.before(name, indices(entries), self._values[name], self._marks)
 
     def was_present(self, entries: Array) -> Array:
@@ -169,7 +170,7 @@ class ColumnTable:
         return self._log.was_present(indices(entries), self._marks)
 
     def at_cut(self, name: str, entries: Array) -> Array:
-        """Values of a column when the epoch began: zero or None where no entry was present then."""
+        """Values of a column when the epoch began; zero or None for entries that were not present then."""
         entries = indices(entries)
         values = self.before(name, entries)
         log = self._epochs[-1].log
@@ -178,13 +179,14 @@ class ColumnTable:
     # -- savepoints, inside a round
 
     def savepoint(self) -> int:
-        """A mark to return to. The end of the round forgets it, and undoing an earlier one too."""
+        """Create a savepoint and return its mark for `undo`. It is gone when the round ends or an earlier
+        savepoint is undone."""
         self._savepoints.append(self._here())
         self._serial += 1
         return len(self._savepoints) - 1
 
     def undo(self, mark: int) -> None:
-        """Back to the savepoint: values, inserts, removes and dirty marks. The mark stays valid."""
+        """Return to a savepoint: undo values, inserts, removals and dirty marks. The mark stays valid."""
         check_savepoint(mark, len(self._savepoints))
         self._return_to(self._savepoints[mark])
         del self._savepoints[mark + 1 :]
@@ -192,7 +194,7 @@ class ColumnTable:
     # -- rounds and epochs
 
     def step(self) -> None:
-        """A round ends: from here on `touched`, `before` and savepoints are about the next one."""
+        """End a round. From then on `touched`, `before` and savepoints refer to the next round."""
         epoch, touched = self._epochs[-1], self._dirty[: self._dirties]
         if self._dirties:
             epoch.log.take_over(self._log, touched, self._marks)
@@ -203,19 +205,19 @@ class ColumnTable:
         self._begin_round()
 
     def cut(self) -> None:
-        """An epoch ends: from here on `delta` is about the next one. A rollback still goes back
-        through this one, until it is settled."""
+        """End an epoch. From then on `delta` refers to the next epoch. Until this epoch is settled, a
+        rollback undoes it too."""
         self.step()
         self._begin_epoch()
         log, self._spare = self._spare, UndoLog(self.columns)
         self._epochs.append(_Epoch(log, self._index.size))
 
     def settle(self, cuts: int = 1) -> None:
-        """The oldest epochs, up to the so many-th cut, are durable: nobody goes back behind it. Drops
-        dead entries that prevail, if no round is under way."""
+        """Mark the oldest `cuts` epochs as durable. A rollback no longer undoes them. Between rounds, also
+        drops dead entries if there are more dead than live ones."""
         if not 0 <= cuts < len(self._epochs):
             raise ProtocolError(
-                f"{cuts} cuts cannot be settled: there are {len(self._epochs) - 1}",
+                f"cannot settle {cuts} cuts: only {len(self._epochs) - 1} are open",
                 hint="settle each cut once, when it is durable",
             )
         for epoch in self._epochs[:cuts]:
@@ -228,7 +230,7 @@ class ColumnTable:
             self._compact()
 
     def seal(self) -> None:
-        """All changes are durable: ends round and epoch, and settles all cuts."""
+        """End the round and the epoch, and mark all changes as durable."""
         kernels.clear_dirty(self._dirty[: self._dirties], self._marks)
         self._dirties = 0
         self._log.clear()
@@ -237,7 +239,7 @@ class ColumnTable:
         self._epochs[0].size = self._index.size
 
     def rollback(self) -> None:
-        """Back to the newest cut that is durable, through all rounds and cuts since."""
+        """Return to the newest durable cut: undo all rounds and epochs since."""
         self._return_to(self._base)
         if self._history:
             self._begin_epoch()
@@ -250,23 +252,23 @@ class ColumnTable:
 
     @property
     def sealed(self) -> bool:
-        """Whether nothing has changed since all was durable."""
+        """Whether all changes are durable."""
         return self.between_rounds and not self._history
 
     @property
     def between_rounds(self) -> bool:
-        """Whether nothing has changed since the last step."""
+        """Whether nothing has changed since the last `step`."""
         return self._here() == self._base
 
     # -- moving entries in and out
 
     def touched(self) -> Array:
-        """The entries touched in this round, in order of first touch, also removed ones."""
+        """Entries touched in this round, in order of first touch, including removed ones."""
         return self._dirty[: self._dirties].astype(np.int64)
 
     def delta(self, slots: Array | None = None) -> pa.Table:
-        """What changed since the last cut, in all slots or in these; columns are null where an entry
-        is not present."""
+        """Changed entries since the last cut, in all slots or in these. Columns of removed entries are
+        null."""
         log, entries = self._epochs[-1].log, self.touched()
         if log.size:
             entries = entries[(self._marks[entries] & kernels.LOGGED) == 0]
@@ -276,11 +278,12 @@ class ColumnTable:
         return self._rows(entries, lambda c, *cells: c.delta_arrays(*cells, entries))
 
     def export(self, entries: Array) -> pa.Table:
-        """These entries whole, in the form of a delta."""
+        """All values of these entries, in the format of a delta."""
         return self._rows(indices(entries), lambda c, *cells: c.to_arrays(*cells))
 
     def load(self, table: pa.Table) -> None:
-        """Take in whole rows, later rows win, as if they had always been there."""
+        """Load complete rows into a sealed table, as durable state. Of several rows of a key the last
+        wins."""
         check_sealed(self.sealed, "load")
         self._check(table)
         self._fill(self._follow_upsert(self.codec.from_storage(table.column(KEY))), table)
@@ -289,25 +292,25 @@ class ColumnTable:
         self._begin_round()
 
     def known(self, keys: Keys) -> Array:
-        """Which keys have an entry here, present or known to be absent."""
+        """A mask of the keys that have an entry here, present or known to be absent."""
         mask: Array = self._index.find(keys) >= 0
         return mask
 
     def install(self, keys: Keys, table: pa.Table) -> int:
-        """Take in what another copy of the state holds of keys that have no entry here.
+        """Install fetched state for keys that have no entry here.
 
         All of these keys are known afterwards: those without a row in `table` as absent. Allowed in
-        the middle of a round. What is installed is clean: the next delta does not tell of it, and
-        a rollback may forget it, so that it has to be installed again. Returns how many are new.
+        the middle of a round. Installed entries are clean: they are not in the next delta, and a rollback
+        may drop them, so that they have to be installed again. Returns the number of new entries.
         """
         self._check(table)
-        # an undo must not go back behind where the round began
+        # an undo must not go back to before the start of the round
         between_rounds = self.between_rounds and not self._savepoints
         was_sealed = between_rounds and self.sealed
         before = self._index.size
         self._follow_upsert(keys)
         rows = self._follow_upsert(self.codec.from_storage(table.column(KEY)))
-        # a stamp of zero: the first touch logs the entry as it is now
+        # with a stamp of zero, the first touch logs the entry as it is now
         self._marks[before : self._index.size] = 0
         new = rows >= before
         if not new.all():
@@ -347,43 +350,43 @@ class ColumnTable:
     def _check(self, table: pa.Table) -> None:
         if not table.schema.equals(self.schema):
             raise CheckpointError(
-                f"the stored state has columns {columns_text(table.schema)}, "
-                f"the flow's step has {columns_text(self.schema)}",
-                hint="run the flow that wrote the checkpoint, or start in a new folder",
+                f"the stored state has the columns {columns_text(table.schema)}, "
+                f"but the flow's step has {columns_text(self.schema)}",
+                hint="run the flow that wrote the checkpoint, or start with a new checkpoint folder",
             )
 
     def entries_in(self, slots: Array) -> Array:
-        """The present entries of these slots, ascending."""
+        """Present entries of these slots, ascending."""
         entries = self._by_slot.entries(slots, self._index, self.renumberings)
         return entries[self.present(entries)]
 
     def count_in(self, slots: Array) -> int:
-        """How many present entries these slots have. Costs a fifth of naming them."""
+        """Number of present entries in these slots. Five times as fast as `entries_in`."""
         size, wanted = self._index.size, np.zeros(self.slots, np.bool_)
         wanted[slots] = True
         inside = wanted[slots_of(self._index.hashes(slice(size)), self.slots)]
         return int(np.count_nonzero(inside & ((self._marks[:size] & kernels.PRESENT) != 0)))
 
     def least(self, name: str, above: int = 0, entries: Array | None = None) -> int | None:
-        """The least value of a column above a bound, among these entries or all; None: there is none."""
+        """Lowest value of a column above a bound, among these entries or all; None if there is none."""
         values = self.column(name) if entries is None else self._values[name][entries]
-        found = int(kernels.least_above(values, above))
-        return None if found == above else found
+        lowest = int(kernels.least_above(values, above))
+        return None if lowest == above else lowest
 
     def give_away(self, slots: Array) -> None:
-        """From now on the entries of these slots, and no others, are a copy that others may read."""
+        """Mark the entries of these slots, and of no others, as a copy for their new owner to read."""
         self._away = np.zeros(self.slots, np.bool_)
         self._away[slots] = True
 
     def own(self, entries: Array) -> Array:
-        """The entries among these whose slot was not given away."""
+        """Those of these entries whose slot was not given away."""
         if not self._away.any() or not len(entries):
             return entries
         return entries[~self._away[slots_of(self._index.hashes(entries), self.slots)]]
 
     def drop(self, slots: Array) -> None:
-        """Forget everything of these slots, also what a rollback would bring back of them: they have
-        moved away. Entry numbers change."""
+        """Remove everything of these slots, which have moved away, including what a rollback would restore.
+        Entry numbers change."""
         check_between_rounds(self.between_rounds, "drop")
         inside = self._in(slots, self._all())
         if inside.any():
@@ -391,10 +394,11 @@ class ColumnTable:
             self._begin_round()
 
     def evict(self, nbytes: int) -> int:
-        """Forget entries, least recently touched first, until about `nbytes` are held. Those that
-        changed since the last durable cut stay.
+        """Remove the least recently touched entries from memory until about `nbytes` bytes are used. Entries
+        that changed since the last durable cut stay.
 
-        Entry numbers change. Returns how many are gone."""
+        Entry numbers change. Returns the number of removed entries.
+        """
         check_between_rounds(self.between_rounds, "evict")
         before = self._present
         for column in self.columns:
@@ -411,14 +415,14 @@ class ColumnTable:
         return before - self._present
 
     def held(self, name: str) -> list[Array]:
-        """All values of a column, to be changed in place between rounds: those of entries, and old
-        ones that a rollback would bring back."""
+        """All values of a column, for changes in place between rounds: those of entries, and the old ones
+        that a rollback would restore."""
         logged = (epoch.log.values(name) for epoch in self._epochs if epoch.log.size)
         return [self.column(name), *logged]
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, slack and logs included; objects are estimated from a sample."""
+        """Bytes of memory, spare room and logs included. Objects are estimated from a sample."""
         logs = [self._log, self._spare, *(epoch.log for epoch in self._epochs)]
         arrays = [self._marks, self._dirty, *self._values.values()]
         arrays += [array for log in logs for array in log.arrays]
@@ -442,12 +446,12 @@ class ColumnTable:
 
     @property
     def _history(self) -> bool:
-        """Whether there is more to take back than the round under way."""
+        """Whether a rollback would undo more than the current round."""
         first = self._epochs[0]
         return len(self._epochs) > 1 or first.log.size > 0 or first.size != self._base.size
 
     def _forget_history(self) -> None:
-        """All that is here is durable."""
+        """Mark all changes as durable."""
         self._begin_epoch()
         del self._epochs[1:]
         self._epochs[0].log.clear()
@@ -455,14 +459,14 @@ class ColumnTable:
             column.settled(0)
 
     def _logged(self) -> Array:
-        """Which entries changed since the last durable cut (bool), between rounds."""
+        """A mask of the entries that changed since the last durable cut; between rounds."""
         mask = np.zeros(self._index.size, np.bool_)
         for epoch in self._epochs:
             mask[epoch.log.entries[: epoch.log.size]] = True
         return mask
 
     def _needed(self) -> Array:
-        """Which entries are present, or may be told of or brought back (bool), between rounds."""
+        """A mask of the entries that are present, or that a delta or a rollback may need; between rounds."""
         return self._logged() | self.present(self._all())
 
     def _make_room(self) -> None:
@@ -472,7 +476,7 @@ class ColumnTable:
         self._values = {column.name: column.empty(room) for column in self.columns}
 
     def _follow(self, used: int) -> None:
-        """Grow along with the index, which has just grown beyond `used` entries."""
+        """Grow the arrays to the size of the index, keeping the first `used` entries."""
         room = self._index.room
         if room == len(self._marks):
             return
@@ -499,7 +503,7 @@ class ColumnTable:
         self._serial += 1
 
     def _cut_off(self, size: int) -> None:
-        """Forget the entries from number `size` on."""
+        """Remove the entries from number `size` on."""
         new = slice(size, self._index.size)
         for column in self.columns:
             self._values[column.name][new] = column.nothing
@@ -527,14 +531,14 @@ class ColumnTable:
             self._serial = 1
 
     def _compact(self) -> None:
-        """Drop dead entries that nobody needs, if they prevail; no round is under way."""
+        """Drop dead entries if there are more of them than live ones; between rounds."""
         dead = self._index.size - self._present - sum(epoch.log.size for epoch in self._epochs)
         if dead > max(_FEW, self._present):
             self._keep(np.flatnonzero(self._needed()))
         self._begin_round()
 
     def _keep(self, entries: Array) -> None:
-        """Keep these entries, ascending, and number them anew; between rounds."""
+        """Keep only these entries, ascending, and renumber them; between rounds."""
         self.renumberings += 1
         values = {name: column[entries] for name, column in self._values.items()}
         marks = self._marks[entries] & ~kernels.DIRTY
@@ -558,21 +562,21 @@ class ColumnTable:
 
 
 def columns_text(schema: pa.Schema) -> str:
-    """The names and types of columns, for messages."""
+    """Names and types of columns, for messages."""
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 def check_savepoint(mark: int, savepoints: int) -> None:
-    """Refuse to undo to a savepoint that is gone."""
+    """Raise a `ProtocolError` if a savepoint is gone."""
     if not 0 <= mark < savepoints:
         raise ProtocolError(
             f"savepoint {mark} is gone",
-            hint="undo to a savepoint of the round under way, the newest first",
+            hint="undo to a savepoint of the current round, newest first",
         )
 
 
 def check_sealed(sealed: bool, what: str) -> None:
-    """Refuse what only a sealed table can do."""
+    """Raise a `ProtocolError` if a table must be sealed for an operation and is not."""
     if not sealed:
         raise ProtocolError(
             f"cannot {what} in the middle of an epoch", hint="seal or roll back first"
@@ -580,7 +584,7 @@ def check_sealed(sealed: bool, what: str) -> None:
 
 
 def check_between_rounds(between_rounds: bool, what: str) -> None:
-    """Refuse what cannot be done while a round is under way."""
+    """Raise a `ProtocolError` if an operation is not allowed within a round."""
     if not between_rounds:
         raise ProtocolError(
             f"cannot {what} in the middle of a round", hint="step, seal or roll back first"

@@ -1,7 +1,7 @@
-"""The undo logs of a table: old values of entries, in the order in which they were touched.
+"""Undo logs of a table: old values of entries, in the order in which they were touched.
 
-A table has one for the round under way, in which an entry stands once per savepoint, and one for each
-epoch that is not durable, in which it stands once: as it was when the epoch began.
+A table has one log for the current round, which has an entry once per savepoint, and one for each epoch
+that is not durable, which has an entry once, as it was when the epoch began.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from penstock.state.table import kernels
 from penstock.state.table.columns import Column
 
 _KEPT = 1 << 18
-"""Rows of memory that are kept from one epoch to the next."""
+"""Number of rows whose memory is kept for the next epoch."""
 
 
 class UndoLog:
-    """Rows of (entry, was it present, its old value in each column), undone from the end.
+    """A log of rows (entry, was it present, its old value in each column), undone from the end.
 
-    The table's kernel appends entries; then `keep` copies their values, before they change.
+    The table's kernel appends entries. Then `keep` copies their values, before they change.
     """
 
     size: int
-    """Rows in the log."""
+    """Number of rows in the log."""
     entries: Array
-    """int32, longer than `size`."""
+    """Entry of each row (int32), with spare room beyond `size`."""
     present: Array
-    """uint8, longer than `size`."""
+    """Whether each row's entry was present (uint8), with spare room beyond `size`."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self._columns = columns
@@ -38,15 +38,15 @@ class UndoLog:
 
     @property
     def arrays(self) -> list[Array]:
-        """All the memory that it holds."""
+        """All arrays of the log, for memory accounting."""
         return [self.entries, self.present, self._place, *self._values.values()]
 
     def values(self, name: str) -> Array:
-        """The old values of a column, one for each row."""
+        """Old values of a column, one per row."""
         return self._values[name][: self.size]
 
     def reserve(self, rows: int) -> None:
-        """Make room for as many more rows."""
+        """Make room for `rows` more rows."""
         room = self.size + rows
         if room <= len(self.entries):
             return
@@ -58,17 +58,17 @@ class UndoLog:
             self._values[column.name] = column.grown(old, self.size, room)
 
     def keep(self, size: int, live: Mapping[str, Array]) -> None:
-        """Copy the live values of the entries that the kernel has just put down, up to `size`."""
+        """Copy the live values of the entries that the kernel has just appended, up to `size`."""
         added = slice(self.size, size)
         if size > self.size:
             for name, values in self._values.items():
-                # "clip" spares numpy a copy; all entries are in range.
+                # "clip" saves a copy in numpy; all entries are in range.
                 np.take(live[name], self.entries[added], 0, values[added], "clip")
         self.size = size
 
     def take_over(self, other: UndoLog, dirty: Array, marks: Array) -> None:
-        """Take the dirty entries that are not here yet as they were when the other log was empty; they
-        are marked as logged, and all of them as clean."""
+        """Add the dirty entries that are not here yet, as they were when the other log was empty, and mark
+        them as logged. Marks all dirty entries as clean."""
         self.reserve(len(dirty))
         rows = np.empty(len(dirty), np.int64)
         size, new = kernels.take_over(
@@ -84,35 +84,35 @@ class UndoLog:
         self.size = size
 
     def renumber(self, kept: Array) -> None:
-        """Only these entries, ascending, are left, and are numbered anew in this order."""
+        """Keep only these entries, ascending, renumbered in this order."""
         old = self.entries[: self.size]
         at = np.searchsorted(kept, old)
         still = kept[np.minimum(at, len(kept) - 1)] == old if len(kept) else np.zeros(len(at), bool)
         size = int(np.count_nonzero(still))
         self.entries[:size] = at[still]
-        for held in (self.present, *self._values.values()):
-            held[:size] = held[: self.size][still]
+        for array in (self.present, *self._values.values()):
+            array[:size] = array[: self.size][still]
         self._let_go(size)
 
     def undo(self, size: int, live: Mapping[str, Array], marks: Array) -> None:
-        """Put the old values back, and forget all rows but the first `size`."""
+        """Restore the old values, and remove all rows but the first `size`."""
         undone = slice(size, self.size)
         entries = self.entries[undone]
         kernels.restore_present(entries, self.present[undone], marks)
         for name, values in self._values.items():
-            # Backwards: an entry that was logged several times gets its oldest value last.
+            # In reverse order, so that an entry logged several times ends with its oldest value.
             live[name][entries[::-1]] = values[undone][::-1]
         self._let_go(size)
 
     def logged(self, name: str, entries: Array, marks: Array, now: Array) -> Array:
-        """What is logged of a column for these entries, or what it is `now` for those that are not."""
+        """Logged values of a column for these entries; values from `now` for entries that are not logged."""
         rows = kernels.logged_rows(entries, marks, self.entries[: self.size], self._places(marks))
         logged = rows >= 0
         now[logged] = self._values[name][rows[logged]]
         return now
 
     def before(self, name: str, entries: Array, live: Array, marks: Array) -> Array:
-        """What a column held for these entries when the log was empty: zero or None for new ones."""
+        """Values of a column for these entries when the log was empty; zero or None for new entries."""
         rows = self._first_rows(entries, marks)
         values: Array = live[entries]
         logged = rows >= 0
@@ -121,7 +121,7 @@ class UndoLog:
         return values
 
     def was_present(self, entries: Array, marks: Array) -> Array:
-        """Whether these entries were present when the log was empty (bool)."""
+        """A mask of the entries that were present when the log was empty."""
         rows = self._first_rows(entries, marks)
         present: Array = (marks[entries] & kernels.PRESENT) != 0
         logged = rows >= 0
@@ -130,7 +130,7 @@ class UndoLog:
         return present
 
     def clear(self) -> None:
-        """Forget all rows; memory beyond a bound is released."""
+        """Remove all rows. Releases the memory if it is large."""
         if len(self.entries) <= _KEPT:
             self._let_go(0)
         else:
@@ -142,7 +142,7 @@ class UndoLog:
         return rows
 
     def _places(self, marks: Array) -> Array:
-        """Room for a number per entry."""
+        """Scratch array with room for one number per entry."""
         if len(self._place) < len(marks):
             self._place = np.empty(len(marks), np.int32)
         return self._place

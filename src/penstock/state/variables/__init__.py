@@ -1,10 +1,10 @@
-"""Keyed state as user code sees it: each variable is some columns of the step's table.
+"""State variables of user code. Each variable is a few columns of the step's table.
 
-handle.py              what a processor's `init` gets, to declare state and set timers
-variable.py            one declared variable, and the cells of the keys at hand
+handle.py              the handle that a processor's `init` gets, to declare state and set timers
+variable.py            base class of variables, and the cells of the current keys
 value_state.py         one row per key
-collection_state.py    lists and maps; collection_cells.py: how they change in place and are undone
+collection_state.py    lists and maps per key; collection_cells.py: their changes in place, and undo
 timers.py              timers
-values.py, scalars.py  rows and values between user code and Arrow
+values.py, scalars.py  conversion of rows and values between user code and Arrow
 ddl.py                 schemas from Spark's DDL text
 """

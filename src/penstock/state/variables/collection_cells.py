@@ -1,15 +1,13 @@
-"""The cells of list and map state: changed in place, undone all the same, and they know what
-changed.
+"""Cells of list and map state, which support changes in place, undo, and deltas of only the changes.
 
-A cell is what a key's list or map is as of one call. The cells of one key share the elements: a
-change goes into the shared ones, and the cells before it know how to get back from there. So a call
-that changes one pair of a large map pays for one pair. An older cell may be taken up again only
-when the newer ones are given up, which is how undo works: then what came after it is taken out.
+A cell is a key's list or map as of one call. The cells of one key share their elements. A change is made to
+the shared elements, and older cells can undo it. So a call that changes one pair of a large map costs as
+much as one pair. An older cell may be used again only when the newer ones are dropped, which is how undo
+works: using it undoes the later changes.
 
-What is shared also remembers what changed since the last cut, so that a delta can tell of that
-part alone. It may remember too much, of changes that were undone, but never too little. Since it
-goes with the elements, and not with an entry's number, it does not matter which entries were cut
-off and used again in the meantime.
+The shared elements also record what changed since the last cut, so that a delta has only that part. The
+record may include changes that were undone, but never misses one. It belongs to the elements, not to an
+entry's number, so it stays correct when entries are removed and their numbers are used again.
 """
 
 from __future__ import annotations
@@ -22,41 +20,42 @@ from penstock.errors import ProtocolError
 from penstock.state.table.patches import SMALL
 
 NEVER = sys.maxsize
-"""The end of a cell whose elements do not expire."""
+"""Expiry time of a cell whose elements do not expire."""
 _ABSENT = object()
 _BEFORE = -1
-"""Stands for all cuts before the cell came here."""
+"""Value of `born` for a cell from a file, which existed before any cut here."""
 
 
 class Cuts:
-    """How often a table was cut, sealed or rolled back: what changed before is not in the next delta."""
+    """The number of times a table was cut, sealed or rolled back. Changes before the last one are not in the
+    next delta."""
 
     __slots__ = ("_noted", "count", "durable")
 
     def __init__(self) -> None:
         self.count = 0
         self.durable = 0
-        """The count since which changes can be taken back."""
+        """Count since which changes can be undone."""
         self._noted: list[_Changes] = []
 
     def noted(self, changes: _Changes) -> None:
-        """These changes are to be forgotten at the next cut."""
+        """Register changes that are cleared at the next cut."""
         self._noted.append(changes)
 
     def began(self) -> None:
-        """See `Column.began`."""
+        """Count a cut, and clear all registered changes (see `Column.began`)."""
         self.count += 1
         for changes in self._noted:
             changes.keys = {}
         self._noted.clear()
 
     def settled(self, cuts: int) -> None:
-        """See `Column.settled`."""
+        """Set how many cuts the table can return to (see `Column.settled`)."""
         self.durable = self.count - cuts
 
 
 class _Items:
-    """The elements that the cells of a key's list share, and the part that was there at the last
+    """The elements that the cells of a key's list share, and the range of them that existed at the last
     cut."""
 
     __slots__ = ("born", "cut", "end", "items", "start")
@@ -67,28 +66,28 @@ class _Items:
 
 
 class ListCell:
-    """A piece of a growing list. A cell itself never changes."""
+    """A range of a growing list. The cell itself is immutable."""
 
     __slots__ = ("_end", "_shared", "_start", "ends")
 
     def __init__(self, shared: _Items, start: int, end: int, ends: int) -> None:
         self._shared, self._start, self._end = shared, start, end
         self.ends = ends
-        """No element expires before this time."""
+        """Time in milliseconds before which no element expires."""
 
     @staticmethod
     def new(items: Iterable[Any], ends: int, cuts: Cuts | None) -> ListCell:
-        """A list of its own; without `cuts` it was there at the last cut already."""
+        """Create a list that shares nothing. Without `cuts`, it existed at the last cut already."""
         shared = _Items(list(items), _BEFORE if cuts is None else cuts.count)
         return ListCell(shared, 0, shared.end, ends)
 
     @property
     def items(self) -> list[Any]:
-        """The elements, the oldest first."""
+        """The elements, oldest first."""
         return self._shared.items[self._start : self._end]
 
     whole = items
-    """What a file holds of the cell."""
+    """Contents of the cell in a file."""
 
     def __len__(self) -> int:
         return self._end - self._start
@@ -98,15 +97,15 @@ class ListCell:
         return object.__sizeof__(self) + _size(sample, len(self))
 
     def appended(self, items: Sequence[Any], ends: int, cuts: Cuts) -> ListCell:
-        """With more elements at the end, which expire at `ends`."""
+        """A cell with more elements at the end, which expire at `ends`."""
         cell = self._noted(cuts)
-        del cell._shared.items[cell._end :]  # what was appended since, and undone
+        del cell._shared.items[cell._end :]  # appended since, and undone
         cell._shared.items.extend(items)
         end = cell._end + len(items)
         return ListCell(cell._shared, cell._start, end, min(self.ends, ends))
 
     def living(self, now_ms: int, cuts: Cuts) -> ListCell | None:
-        """Without what has expired; None when nothing is left. Elements are (row, end)."""
+        """A cell without expired elements; None if none are left. Elements are (row, end)."""
         items = self.items
         kept = [item for item in items if item[1] > now_ms]
         if not kept:
@@ -119,8 +118,8 @@ class ListCell:
         return ListCell(cell._shared, cell._start + cut, cell._end, ends)
 
     def patch(self, cuts: Cuts) -> tuple[list[Any], int] | None:
-        """What was appended since the last cut, and how many were taken from the front; None when
-        the list is better written whole."""
+        """The elements appended since the last cut, and the number removed at the front; None if the list is
+        better written as a whole."""
         shared = self._shared
         if shared.born == cuts.count or len(self) <= SMALL:
             return None
@@ -132,15 +131,15 @@ class ListCell:
         return added, self._start - shared.start
 
     def close(self) -> ListCell:
-        """The call is over. Nothing is left to do: a cell itself never changes."""
+        """End the call. Does nothing, since the cell is immutable."""
         return self
 
     def _noted(self, cuts: Cuts) -> ListCell:
-        """This cell, or one like it, about to change: what it was at the last cut is known."""
+        """This cell or a copy, with its range at the last cut recorded, before a change."""
         cell, shared = self, self._shared
         if shared.cut == cuts.count:
             return cell
-        if 2 * self._start > self._end:  # more is gone than there is
+        if 2 * self._start > self._end:  # more elements are removed than left
             shared = _Items(self.items, shared.born)
             cell = ListCell(shared, 0, shared.end, self.ends)
         shared.cut, shared.start, shared.end = cuts.count, cell._start, cell._end
@@ -148,7 +147,7 @@ class ListCell:
 
 
 class _Changes:
-    """The keys of a map that changed since a cut, each with whether it was there at that cut."""
+    """The keys of a map that changed since a cut, each with whether it existed at that cut."""
 
     __slots__ = ("born", "cut", "keys")
 
@@ -157,7 +156,7 @@ class _Changes:
         self.keys: dict[Any, bool] = {}
 
     def note(self, key: Any, there: bool, cuts: Cuts) -> None:
-        """The key is about to change."""
+        """Record that a key is about to change."""
         if self.born == cuts.count:
             return
         if self.cut != cuts.count:
@@ -167,9 +166,9 @@ class _Changes:
 
 
 class _Pairs:
-    """The pairs that cells of a key's map share, and a log of what the newer ones changed.
+    """The pairs that the cells of a key's map share, and a log to undo the changes of newer cells.
 
-    No key is ever removed: undone changes leave every key in its place.
+    Keys are never removed here, so that undoing changes keeps the order of keys.
     """
 
     __slots__ = ("_epochs", "_first", "_log", "_pairs", "changes")
@@ -179,17 +178,17 @@ class _Pairs:
         self._first = 0
         self._log: list[tuple[Any, Any]] = []
         self._epochs: list[tuple[int, int]] = []
-        """The count of cuts, and the mark before the first change after it: of each epoch in which
-        something changed, as far as changes can be taken back."""
+        """(number of cuts, mark before the first change) of each epoch that has changes which can still be
+        undone."""
 
     def at(self, mark: int) -> dict[Any, Any]:
-        """The pairs as they were when the log was `mark` long. What came later is undone for good."""
+        """The pairs as they were when the log had length `mark`. Later changes are undone for good."""
         log = self._log
         if self._first + len(log) != mark:
             if not self._first <= mark <= self._first + len(log):
                 raise ProtocolError(
-                    "a map was asked for a state of it that was given up",
-                    hint="this is a mistake in Penstock: please report it",
+                    "a state of a map was used after it was dropped",
+                    hint="this is a bug in Penstock: please report it",
                 )
             while self._first + len(log) > mark:
                 key, old = log.pop()
@@ -201,17 +200,17 @@ class _Pairs:
 
     @property
     def nbytes(self) -> int:
-        """About how large it is now. Any cell may ask, also one that is not the newest."""
+        """Approximate size in bytes. Can be read from any cell, not only the newest."""
         sample = next(iter(self._pairs.items()), ())
         return sys.getsizeof(self._pairs) + _size(sample, len(self._pairs))
 
     def log(self, key: Any, mark: int, cuts: Cuts) -> int:
-        """Keep what a key has at a mark, before it changes; returns the mark after the change."""
+        """Log the value of a key at a mark, before it changes, and return the mark after the change."""
         pairs = self.at(mark)
         if not self._epochs or self._epochs[-1][0] != cuts.count:
             self._epochs = [(n, at) for n, at in self._epochs if n >= cuts.durable]
             self._epochs.append((cuts.count, mark))
-            first = self._epochs[0][1]  # nobody goes back behind it
+            first = self._epochs[0][1]  # earlier changes cannot be undone any more
             del self._log[: first - self._first]
             self._first = first
         self._log.append((key, pairs.get(key, _ABSENT)))
@@ -219,23 +218,23 @@ class _Pairs:
 
 
 class MapCell:
-    """A map as of one call: only the call that made the cell changes it."""
+    """A map as of one call. Only the call that created the cell changes it."""
 
     __slots__ = ("_alone", "_mark", "_put", "_shared", "call", "ends")
 
     def __init__(self, shared: _Pairs, mark: int, call: int, ends: int) -> None:
         self._shared, self._mark = shared, mark
         self._alone = False
-        """No other cell shares the pairs: nothing has to be logged."""
+        """Whether no other cell shares the pairs, so that changes need not be logged."""
         self._put: set[Any] = set()
-        """The keys that this call has put, each of them noted and logged."""
+        """Keys that this call has put, which are already recorded and logged."""
         self.call = call
         self.ends = ends
-        """No pair expires before this time."""
+        """Time in milliseconds before which no pair expires."""
 
     @staticmethod
     def new(pairs: dict[Any, Any], call: int, ends: int, cuts: Cuts | None) -> MapCell:
-        """A map of its own; without `cuts` it was there at the last cut already."""
+        """Create a map that shares nothing. Without `cuts`, it existed at the last cut already."""
         born = _BEFORE if cuts is None else cuts.count
         cell = MapCell(_Pairs(pairs, _Changes(born)), 0, call, ends)
         cell._alone = True
@@ -243,11 +242,11 @@ class MapCell:
 
     @property
     def pairs(self) -> dict[Any, Any]:
-        """The pairs, to look at until the next change."""
+        """The pairs, valid until the next change. Do not modify."""
         return self._shared.at(self._mark)
 
     whole = pairs
-    """What a file holds of the cell."""
+    """Contents of the cell in a file."""
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -256,7 +255,7 @@ class MapCell:
         return object.__sizeof__(self) + self._shared.nbytes
 
     def next(self, call: int) -> MapCell:
-        """The same map, for another call to change."""
+        """A cell of the same map that another call may change."""
         return MapCell(self._shared, self._mark, call, self.ends)
 
     def put(self, key: Any, value: Any, ends: int, cuts: Cuts) -> None:
@@ -272,7 +271,7 @@ class MapCell:
             self.ends = ends
 
     def remove(self, keys: Iterable[Any], cuts: Cuts) -> None:
-        """Take out these keys, which are there."""
+        """Remove these keys, which must exist."""
         pairs, changes = self.pairs, self._shared.changes
         if not self._alone:
             pairs = dict(pairs)
@@ -283,7 +282,7 @@ class MapCell:
             del pairs[key]
 
     def living(self, now_ms: int, cuts: Cuts) -> MapCell | None:
-        """Without what has expired; None when nothing is left. Values are (row, end)."""
+        """A cell without expired pairs; None if none are left. Values are (row, end)."""
         pairs = self.pairs
         over = [key for key, (_, end) in pairs.items() if end <= now_ms]
         if len(over) == len(pairs):
@@ -295,21 +294,21 @@ class MapCell:
         return cell
 
     def close(self) -> MapCell:
-        """The call is over: the cell does not change any more."""
+        """End the call. The cell does not change any more."""
         self.call, self._put = -1, set()
         return self
 
     def patch(self, cuts: Cuts) -> tuple[list[tuple[Any, Any]], list[Any]] | None:
-        """The pairs that changed since the last cut and the keys gone since then; None when the
-        map is better written whole."""
+        """The pairs that changed and the keys that were removed since the last cut; None if the map is better
+        written as a whole."""
         pairs, changes = self.pairs, self._shared.changes
         if changes.born == cuts.count or len(pairs) <= SMALL:
             return None
         changed = changes.keys if changes.cut == cuts.count else {}
         if 2 * len(changed) >= len(pairs):
             return None
-        # Keys put in since the last cut are the last ones. To come behind all others again, a key
-        # among these that was there at the cut has to go first.
+        # Keys added since the last cut are the last ones. One of these that existed at the cut must be
+        # removed first, so that it is again added after all others.
         last = {}
         for key in reversed(pairs):
             if key not in changed:
@@ -324,7 +323,7 @@ class MapCell:
 
 
 def _size(sample: Iterable[Any], count: int) -> int:
-    """Bytes of `count` elements, if all were like this one."""
+    """Bytes of `count` elements like this sample."""
     return count * (16 + sum(map(_deep, sample)))
 
 

@@ -1,6 +1,6 @@
 """List and map state: many rows per key, in one cell (see `collection_cells`).
 
-With a time to live, each element stands beside the time at which it expires.
+With a time to live, each element is stored with the time at which it expires.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NAN = float("nan")
 
 @dataclass(frozen=True)
 class _CellColumn(PatchableColumn):
-    """The cells of a variable."""
+    """The column of a list's or map's cells."""
 
     state: _Collection = field(kw_only=True, compare=False, repr=False)
 
@@ -60,7 +60,7 @@ class _CellColumn(PatchableColumn):
 
 
 class _Collection(StateVariable):
-    """What list and map state share: one column of cells, of which deltas tell what changed."""
+    """Base class of list and map state: one column of cells, whose deltas have only the changes."""
 
     def __init__(self, name: str, cells: Cells, ttl_ms: int | None, type: pa.DataType) -> None:
         super().__init__(name, cells, ttl_ms, pa.uint8())
@@ -85,18 +85,18 @@ class _Collection(StateVariable):
 
     @property
     def _ends(self) -> int:
-        """When that expires which is written now."""
+        """Expiry time of elements that are written now, in milliseconds."""
         return NEVER if self.ttl_ms is None else self._cells.now_ms + self.ttl_ms
 
     def _restored(self, cell: list[Any]) -> Any:
-        """A cell from Arrow's Python values."""
+        """Convert Arrow's Python values to a cell."""
         raise NotImplementedError
 
 
 class ListState(_Collection):
-    """A list of rows per key. A cell has all of a key's rows: keep lists to some thousands.
+    """A list of rows per key. All rows of a key are in memory together: keep lists to a few thousand rows.
 
-    With a time to live each element expires by itself, counted from when it was put or appended.
+    With a time to live, each element expires on its own, counted from when it was put or appended.
     """
 
     kind = "list"
@@ -108,7 +108,7 @@ class ListState(_Collection):
         self._form = RowForm(schema)
 
     def get(self) -> Iterator[Row]:
-        """The key's rows, the oldest first; a change made meanwhile is not seen."""
+        """The key's rows, oldest first. Changes made during the iteration are not seen."""
         cell = self.fetch()[self._cells.at]
         rows = [] if cell is None else cell.items
         if self.ttl_ms is not None:
@@ -116,14 +116,16 @@ class ListState(_Collection):
         return map(self._form.read, rows)
 
     def put(self, values: Iterable[Any]) -> None:
-        """Replace the key's list; an empty one clears it."""
+        """Replace the key's list. An empty list clears it."""
         rows = self._elements(values)
         self._replace(ListCell.new(rows, self._ends, self.cuts) if rows else None)
 
     def append_value(self, value: Any) -> None:
+        """Append one row to the key's list."""
         self.append_list((value,))
 
     def append_list(self, values: Iterable[Any]) -> None:
+        """Append rows to the key's list."""
         rows = self._elements(values)
         if rows:
             cell = self.fetch()[self._cells.at]
@@ -147,9 +149,10 @@ class ListState(_Collection):
 
 
 class MapState(_Collection):
-    """A map of rows to rows per key. A cell has all of a key's pairs: keep maps to some thousands.
+    """A map from rows to rows per key. All pairs of a key are in memory together: keep maps to a few thousand
+    pairs.
 
-    With a time to live each pair expires by itself, counted from its last update.
+    With a time to live, each pair expires on its own, counted from its last update.
     """
 
     kind = "map"
@@ -175,17 +178,20 @@ class MapState(_Collection):
             if not _is_plain(part.type):
                 raise FlowError(
                     f"the map state {name!r} cannot have {part.type} in its keys",
-                    hint="make the key of plain columns",
+                    hint="use key columns of plain types, not lists or maps",
                 )
 
     def get_value(self, key: Any) -> Row | None:
-        found = self._pairs().get(self._written_key(key))
-        return None if found is None else self._given(found)
+        """The value of a key of the map, or None."""
+        value = self._pairs().get(self._written_key(key))
+        return None if value is None else self._row(value)
 
     def contains_key(self, key: Any) -> bool:
+        """Whether the map has this key."""
         return self._written_key(key) in self._pairs()
 
     def update_value(self, key: Any, value: Any) -> None:
+        """Set the value of a key of the map."""
         key, row = self._written_key(key), self._value.write(value)
         if self.ttl_ms is None:
             self._own().put(key, row, NEVER, self.cuts)
@@ -193,17 +199,20 @@ class MapState(_Collection):
             self._own().put(key, (row, self._ends), self._ends, self.cuts)
 
     def iterator(self) -> Iterator[tuple[Row, Row]]:
-        """The pairs, in order of first insertion; a change made meanwhile is not seen."""
+        """The pairs, in order of first insertion. Changes made during the iteration are not seen."""
         pairs = list(self._pairs().items())
-        return ((self._key.read(key), self._given(value)) for key, value in pairs)
+        return ((self._key.read(key), self._row(value)) for key, value in pairs)
 
     def keys(self) -> Iterator[Row]:
+        """The keys of the map, in order of first insertion."""
         return map(self._key.read, list(self._pairs()))
 
     def values(self) -> Iterator[Row]:
+        """The values of the map, in order of their keys' first insertion."""
         return (value for _, value in self.iterator())
 
     def remove_key(self, key: Any) -> None:
+        """Remove a key of the map, if it exists."""
         key = self._written_key(key)
         if key in self._pairs():
             self._own().remove((key,), self.cuts)
@@ -213,7 +222,7 @@ class MapState(_Collection):
         return {} if cell is None else cell.pairs
 
     def _own(self) -> MapCell:
-        """The cell of the running call's key, for this call to change."""
+        """The cell of the current call's key, which this call may change."""
         cell: MapCell | None = self.fetch()[self._cells.at]
         call = self._cells.call
         if cell is None:
@@ -224,7 +233,7 @@ class MapState(_Collection):
             self._replace(cell)
         return cell
 
-    def _given(self, value: Any) -> Row:
+    def _row(self, value: Any) -> Row:
         return self._value.read(value if self.ttl_ms is None else value[0])
 
     def _restored(self, cell: list[Any]) -> Any:
@@ -244,7 +253,7 @@ def _timed(type: pa.DataType, ttl_ms: int | None) -> pa.DataType:
 
 
 def _is_plain(type: pa.DataType) -> bool:
-    """Whether equal values of the type are equal in Python, and cannot be changed."""
+    """Whether values of the type are immutable in Python, and equal if they are equal in Arrow."""
     if pa.types.is_struct(type):
         return all(_is_plain(field.type) for field in type)
     return reader(type) is None
@@ -257,7 +266,7 @@ def _has_floats(type: pa.DataType) -> bool:
 
 
 def _equal_floats(value: Any) -> Any:
-    """The value with one zero, and one number that is none: as a key, each equals itself."""
+    """The value with 0.0 for -0.0 and one NaN object for all NaNs, so that equal keys match in a dict."""
     if isinstance(value, tuple):
         return tuple(map(_equal_floats, value))
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Schemas from Spark's DDL text, without Spark: hosts never import pyspark.
+"""Parsing of schemas in Spark's DDL, without Spark, since hosts never import pyspark.
 
 >>> schema_of("user string, score double, tags array<string>")
 user: string
@@ -36,9 +36,9 @@ _TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|\w+|[<>(),:])")
 
 
 def schema_of(schema: Any) -> pa.Schema:
-    """The Arrow schema of a DDL text, an Arrow schema, or a Spark `StructType` object.
+    """Convert DDL text, an Arrow schema or a Spark `StructType` to an Arrow schema.
 
-    A text that is one bare type stands for one column named "value", as in Spark.
+    A text with only a type stands for one column named "value", as in Spark.
 
     >>> schema_of("long").names
     ['value']
@@ -46,7 +46,7 @@ def schema_of(schema: Any) -> pa.Schema:
     if isinstance(schema, pa.Schema):
         return schema
     if not isinstance(schema, str) and hasattr(schema, "simpleString"):
-        schema = schema.simpleString()  # a Spark type says of itself what it is, in DDL
+        schema = schema.simpleString()  # a Spark type, as DDL
     if isinstance(schema, str) and schema.strip():
         return _Parser(schema).schema()
     raise FlowError(
@@ -56,18 +56,18 @@ def schema_of(schema: Any) -> pa.Schema:
 
 
 class _Parser:
-    """Reads one text from left to right."""
+    """A parser of one DDL text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens: list[str] = []
         self._at = at = 0
         while text[at:].strip():
-            found = _TOKEN.match(text, at)
-            if found is None:
+            match = _TOKEN.match(text, at)
+            if match is None:
                 raise self._error(f"unexpected {text[at:].strip()[0]!r}")
-            self._tokens.append(found.group(1))
-            at = found.end()
+            self._tokens.append(match.group(1))
+            at = match.end()
 
     def schema(self) -> pa.Schema:
         if self._peek(1) in ("", "<", "("):
@@ -80,7 +80,7 @@ class _Parser:
         names = [field.name for field in fields]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise self._error(f"the column {twice!r} stands there twice")
+            raise self._error(f"the column {twice!r} occurs twice")
         return pa.schema(fields)
 
     def _fields(self) -> list[pa.Field]:
@@ -111,7 +111,7 @@ class _Parser:
         if word in ("decimal", "dec", "numeric"):
             return self._decimal()
         if word not in ("array", "map", "struct"):
-            raise self._error(f"{word!r} is not a type that state and output can have")
+            raise self._error(f"{word!r} is not a supported type")
         self._expect("<")
         if word == "array":
             type = pa.list_(pa.field("element", self._type()))
@@ -131,7 +131,7 @@ class _Parser:
             scale = self._number() if self._took(",") else 0
             self._expect(")")
         if not 0 < precision <= 38 or scale > precision:
-            raise self._error(f"decimal({precision},{scale}) is not possible")
+            raise self._error(f"decimal({precision},{scale}) is not a valid type")
         return pa.decimal128(precision, scale)
 
     def _number(self) -> int:
@@ -152,7 +152,7 @@ class _Parser:
         return word
 
     def _took(self, word: str) -> bool:
-        """Whether this word comes next, which is then behind us."""
+        """Skip the next word if it is this one, and return whether it was."""
         took = self._peek() == word
         self._at += took
         return took

@@ -1,9 +1,8 @@
-"""Keyed state as user code sees it: value, list and map state, timers, and the handle to them all.
+"""The state handle of user code: value, list and map state, and timers.
 
-A step's whole state is one `ColumnTable`: a value's fields are columns of it, a list or a map is
-one column, and each variable has a column of bits that says where it holds something. Variables are
-used inside calls for a key; the operator that makes the calls (see `variable`) decides when what they
-changed reaches the table.
+A step's whole state is one `ColumnTable`. The fields of a value are columns of it, a list or a map is one
+column, and each variable has a column of bits that says where it is not empty. Variables are used in calls
+for a key. The operator that makes the calls (see `variable`) decides when changes are written to the table.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ _State = TypeVar("_State", bound=StateVariable)
 
 
 class StateHandle:
-    """Given to a processor's `init`, which declares its state here and keeps the handle for timers.
+    """The argument of a processor's `init`, which declares state with it and keeps it to set timers.
 
     Schemas are DDL text such as "count long, name string", Arrow schemas or Spark struct types.
-    `ttl` is in milliseconds, or text such as "10s": that long after its last update a value is gone.
+    `ttl`, the time from a value's last update until it expires, is in milliseconds, or text such as "10s".
 
-    State is declared in `init` and only there, since it makes the columns of the step's table.
-    All else is for calls: timers and state are then those of the call's key.
+    State can only be declared in `init`, since it defines the columns of the step's table. All other
+    methods are for calls, and work on the state and timers of the call's key.
     """
 
     def __init__(self, codec: KeyCodec, timers: bool) -> None:
@@ -45,46 +44,48 @@ class StateHandle:
         self._states: dict[str, StateVariable] = {}
 
     def get_value_state(self, name: str, schema: Any, ttl: int | str | None = None) -> ValueState:
-        """Declare one row per key, or return it if it is declared already."""
+        """Declare a state of one row per key. If it is declared already, return it."""
         state = ValueState(name, self.cells, _schema(name, schema), _ttl(ttl))
         return self._declare(state)
 
     def get_list_state(self, name: str, schema: Any, ttl: int | str | None = None) -> ListState:
-        """Declare a list of rows per key; with a `ttl` each of its elements lives so long."""
+        """Declare a list of rows per key. With a `ttl`, each element expires on its own."""
         state = ListState(name, self.cells, _schema(name, schema), _ttl(ttl))
         return self._declare(state)
 
     def get_map_state(
         self, name: str, key_schema: Any, value_schema: Any, ttl: int | str | None = None
     ) -> MapState:
-        """Declare a map of rows to rows per key; with a `ttl` each of its pairs lives so long."""
+        """Declare a map from rows to rows per key. With a `ttl`, each pair expires on its own."""
         key, value = _schema(name, key_schema), _schema(name, value_schema)
         return self._declare(MapState(name, self.cells, key, value, _ttl(ttl)))
 
     def delete_if_exists(self, name: str) -> None:
-        """Take back a declaration: what was stored under the name is not part of the state."""
+        """Remove a declaration, so that the name is not part of the state."""
         self._must_be_init()
         self._states.pop(name, None)
 
     def register_timer(self, expiry_ms: int, time: TimeKind = "processing") -> None:
-        """Have `handle_expired_timer` called for this key when the time has come.
+        """Set a timer: `handle_expired_timer` is called for this key when it expires.
 
-        "processing" goes by the epochs' time of day, "event" by the watermark. Timers fire when an
-        epoch opens, before its rows come. One that is due already fires when the next epoch opens.
-        The same time registered twice is one timer.
+        "processing" uses the epochs' time of day, "event" the watermark. Timers fire when an epoch opens,
+        before its rows are processed. A timer that is already due fires when the next epoch opens.
+        Registering the same time twice sets one timer.
         """
         self._queue.register(expiry_ms, time)
 
     def register_timers(
         self, batch: pa.RecordBatch, expiry_ms: pa.Array, time: TimeKind = "processing"
     ) -> None:
-        """In `handle_batch`: a timer for the key of each row; no timer where the expiry is null."""
+        """Set a timer for the key of each row, in `handle_batch`. A null expiry sets no timer."""
         keys = self.cells.keys_of(batch)
         groups, first = distinct(self.cells.codec, keys)
         chosen = keys.take(first)
         expiries = expiry_ms.to_pylist()
         if len(expiries) != len(groups):
-            raise TypeError(f"{len(expiries)} expiries were given for {len(groups)} rows")
+            raise TypeError(
+                f"got {len(expiries)} expiries for {len(groups)} rows: pass one for each row"
+            )
         with self.cells.work(chosen, self.cells.table.find(chosen)):
             for group, expiry in zip(groups.tolist(), expiries, strict=True):
                 if expiry is not None:
@@ -92,18 +93,18 @@ class StateHandle:
                     self._queue.register(expiry, time)
 
     def delete_timer(self, expiry_ms: int, time: TimeKind = "processing") -> None:
-        """Forget this timer of the key, if there is one."""
+        """Delete a timer of the key, if it exists."""
         self._queue.delete(expiry_ms, time)
 
     def list_timers(self, time: TimeKind = "processing") -> Iterator[int]:
-        """When the key's timers of a kind expire, the earliest first."""
+        """Expiry times of the key's timers of a kind, in milliseconds, earliest first."""
         return self._queue.expiries(time)
 
     @contextmanager
     def for_key(self, key: Any) -> Iterator[None]:
-        """In `handle_batch`: state and timers inside are those of one key of the batch.
+        """Use the state and timers of one key of the batch inside, in `handle_batch`.
 
-        What is changed inside is seen by `get_many` afterwards. An exception inside takes it back.
+        `get_many` sees the changes afterwards. An exception inside undoes them.
         """
         keys = self.cells.key(key if isinstance(key, (tuple, list)) else (key,))
         with self.cells.work(keys, self.cells.table.find(keys)):
@@ -111,17 +112,19 @@ class StateHandle:
             yield
 
     def make_table(self, slots: int) -> ColumnTable:
-        """The table with the declared columns; the operator makes it once `init` has run."""
+        """Create the table with the declared columns. The operator calls this after `init`."""
         self.cells.variables = list(self._states.values())
         if self.timers is not None:
             self.cells.variables.append(self.timers)
         return self.cells.make_table(slots)
 
     def state(self, name: str) -> StateVariable:
-        """A declared variable by its name, for tools."""
+        """A declared variable by its name, for tools and tests."""
         if name not in self._states:
             known = ", ".join(self._states) or "none"
-            raise FlowError(f"there is no state {name!r}", hint=f"declared are: {known}")
+            raise FlowError(
+                f"there is no state {name!r}", hint=f"use one of the declared states: {known}"
+            )
         return self._states[name]
 
     @property
@@ -141,8 +144,8 @@ class StateHandle:
             return state
         if type(known) is not type(state) or known.columns != state.columns:
             raise FlowError(
-                f"the state {state.name!r} is declared twice in different ways",
-                hint="give each state a name of its own",
+                f"the state {state.name!r} is declared twice, with different types",
+                hint="use a different name for each state",
             )
         return known
 
@@ -158,7 +161,8 @@ def _schema(name: str, schema: Any) -> pa.Schema:
     parsed = schema_of(schema)
     if not name or "." in name or name.startswith("__"):
         raise FlowError(
-            f"{name!r} cannot name a state", hint='use a word without dots and leading "__"'
+            f"{name!r} is not a valid name for a state",
+            hint='use a name without dots that does not begin with "__"',
         )
     wrong = next((field for field in parsed.names if field.startswith("__")), None)
     if wrong is not None or not len(parsed):
@@ -177,6 +181,7 @@ def _ttl(ttl: int | str | None) -> int | None:
     length = milliseconds(ttl) if isinstance(ttl, str) else ttl
     if isinstance(length, bool) or not isinstance(length, int) or length <= 0:
         raise FlowError(
-            f"ttl={ttl!r} is not a time to live", hint='write milliseconds, or text such as "10s"'
+            f"ttl is {ttl!r}",
+            hint='use a positive number of milliseconds, or text such as "10s"',
         )
     return length

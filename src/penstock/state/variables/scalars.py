@@ -1,7 +1,7 @@
-"""Writers of single values: what user code gives, checked and in the form that Arrow takes.
+"""Writers of single values: they check a value from user code and convert it to what Arrow accepts.
 
-None passes. What does not fit raises TypeError, or OverflowError where only its size is wrong; who
-calls knows the column and says so.
+None is accepted. A value that does not fit raises a TypeError, or an OverflowError if only its size is
+wrong. The caller adds the name of the column.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def write_whole(low: int, high: int, value: Any) -> Any:
 
 
 def _write_as(kind: type, accepted: tuple[type, ...], value: Any) -> Any:
-    """A value of a class as it is, and one of those accepted beside it converted to the class."""
+    """Return a value of class `kind` as it is, and convert one of an accepted class to `kind`."""
     if type(value) is kind or value is None:
         return value
     if isinstance(value, bool) or not isinstance(value, accepted):
@@ -75,7 +75,7 @@ def write_time(zone: tzinfo | None, value: Any) -> Any:
         value = value.to_pydatetime()
     if zone is None:
         if value.tzinfo is not None:
-            raise TypeError("a timestamp without time zone takes no zone")
+            raise TypeError("a timestamp without time zone cannot take a value with one")
         return value
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(zone)
 
@@ -101,7 +101,7 @@ WRITERS: dict[pa.DataType, Writer] = {
 
 
 class NotPlain:
-    """No value is of this class."""
+    """A class without instances, which stands for types that need a full check."""
 
 
 PLAIN: dict[pa.DataType, type] = {
@@ -112,19 +112,19 @@ PLAIN: dict[pa.DataType, type] = {
     pa.float64(): float,
     pa.bool_(): bool,
 }
-"""Types whose values, if exactly of the class, need no check but that of the range (int) and that
-they can be encoded (str)."""
+"""Arrow type -> Python class whose values need no check but that of the range (int) or of the encoding
+(str)."""
 
 
 def limits(type: pa.DataType) -> tuple[int, int]:
-    """The least and the greatest value of an integer type."""
+    """The lowest and the highest value of an integer type."""
     info = np.iinfo(type.to_pandas_dtype())
     return int(info.min), int(info.max)
 
 
 @lru_cache(maxsize=64)
 def zone_of(type: pa.DataType) -> tzinfo | None:
-    """The time zone of a timestamp type, if it has one that Python knows."""
+    """The time zone of a timestamp type; None if it has none or Python does not know it."""
     if type.tz is None:
         return None
     if type.tz in ("UTC", "Etc/UTC", "+00:00"):

@@ -1,8 +1,8 @@
-"""Timers of keys: what user code sees of them, and how they lie in the step's table.
+"""Timers of keys, and their columns in the step's table.
 
-A key's timers are one cell. Two columns beside it hold the earliest expiry of each kind, so that
-the entries that are due are found by one pass over plain numbers. There is no index next to the
-table that a restore or a rollback would have to rebuild.
+A key's timers are one cell. Two more columns have the earliest expiry of each kind, so that due entries
+are found by a scan of plain numbers. There is no separate index that a restore or a rollback would have to
+rebuild.
 """
 
 from __future__ import annotations
@@ -22,28 +22,30 @@ from penstock.state.variables.variable import Cells, Variable
 
 TimeKind = Literal["processing", "event"]
 Timer = tuple[int, TimeKind]
-"""Expiry in milliseconds since 1970, and the clock that it goes by."""
+"""(expiry in Unix milliseconds, kind of time)."""
 
 _KINDS: tuple[TimeKind, ...] = ("processing", "event")
 LIMIT = 1 << 62
 ALL_TIMES = LIMIT - 1
-"""A limit that every timer is before."""
+"""Limit in milliseconds that is after every timer."""
 _TYPE = pa.list_(pa.struct([("expiry_ms", pa.int64()), ("time", pa.string())]))
 
 
 @dataclass(frozen=True)
 class Timers:
-    """The times of the running epoch, in milliseconds since 1970; the same in every retry of it."""
+    """The times of the current epoch, in Unix milliseconds. They are the same in every retry."""
 
     processing_time_ms: int
+    """Time of day of the epoch, in Unix milliseconds."""
     watermark_ms: int | None
-    """None as long as the step has no watermark."""
+    """Watermark of the step, in Unix milliseconds; None if it has none yet."""
 
     def get_current_processing_time_in_ms(self) -> int:
+        """The epoch's time of day, in Unix milliseconds."""
         return self.processing_time_ms
 
     def get_current_watermark_in_ms(self) -> int:
-        """The watermark, or -1 as long as there is none."""
+        """The watermark, in Unix milliseconds; -1 if there is none yet."""
         return -1 if self.watermark_ms is None else self.watermark_ms
 
 
@@ -52,14 +54,16 @@ class ExpiredTimer:
     """The timer that `handle_expired_timer` is called for."""
 
     expiry_ms: int
+    """Time for which it was set, in Unix milliseconds."""
     kind: TimeKind
 
     def get_expiry_time_in_ms(self) -> int:
+        """Time for which the timer was set, in Unix milliseconds."""
         return self.expiry_ms
 
 
 class TimerQueue(Variable):
-    """All timers of a step, as one more variable: a cell is a sorted tuple of a key's timers."""
+    """A variable with all timers of a step. A cell is the sorted tuple of a key's timers."""
 
     kind = "timers"
 
@@ -76,7 +80,7 @@ class TimerQueue(Variable):
             self._replace(tuple(sorted((*timers, timer))))
 
     def delete(self, expiry_ms: int, kind: TimeKind) -> bool:
-        """Whether there was such a timer; it is gone now."""
+        """Delete a timer, and return whether it existed."""
         timer = _timer(expiry_ms, kind)
         timers = self.timers()
         if timer not in timers:
@@ -89,21 +93,21 @@ class TimerQueue(Variable):
         return iter([expiry for expiry, of in self.timers() if of == kind])
 
     def timers(self) -> tuple[Timer, ...]:
-        """The timers of the running call's key, the earliest first."""
+        """The timers of the current call's key, earliest first."""
         timers: tuple[Timer, ...] | None = self.fetch()[self._cells.at]
         return timers or ()
 
     def due_columns(self, limits: Mapping[TimeKind, int | None]) -> dict[str, int]:
-        """The columns that tell who is due, with the greatest value that is; zero is no timer."""
+        """Column of earliest expiries -> highest value that is due. Zero in such a column means no timer."""
         return {f"__due_{k}": limit + LIMIT for k, limit in limits.items() if limit is not None}
 
     def due(self, limits: Mapping[TimeKind, int | None]) -> Array:
-        """The entries with a timer at or before the limit of its kind."""
-        found = [np.empty(0, np.int64)]
+        """Entries with a timer at or before the limit of its kind."""
+        due = [np.empty(0, np.int64)]
         for name, limit in self.due_columns(limits).items():
             first = self._cells.table.column(name)
-            found.append(np.flatnonzero((first != 0) & (first <= limit)))
-        return self._cells.table.own(np.unique(np.concatenate(found)))
+            due.append(np.flatnonzero((first != 0) & (first <= limit)))
+        return self._cells.table.own(np.unique(np.concatenate(due)))
 
     def read(self, entries: Array) -> list[Any]:
         timers: list[Any] = self._cells.table.column("__timers")[entries].tolist()
@@ -122,7 +126,7 @@ class TimerQueue(Variable):
 
 
 def _firsts(cells: list[Any]) -> tuple[list[int], list[int]]:
-    """The earliest processing and event time of each cell, as the columns hold them."""
+    """Earliest processing and event time of each cell, as stored in the columns."""
     processing, event = [], []
     for cell in cells:
         by_day = by_event = 0
@@ -150,4 +154,4 @@ def _timer(expiry_ms: int, kind: TimeKind) -> Timer:
 
 def _known(kind: TimeKind) -> None:
     if kind not in _KINDS:
-        raise FlowError(f"{kind!r} is no kind of time", hint='write "processing" or "event"')
+        raise FlowError(f"unknown kind of time {kind!r}", hint='use "processing" or "event"')

@@ -15,11 +15,11 @@ from penstock.state.variables.variable import Cells, StateVariable, distinct
 
 
 class ValueState(StateVariable):
-    """One row per key. Each field is a column of the table; the lowest bit says that there is a
-    row, bit i + 1 that its field i is null.
+    """One row per key. Each field is a column of the table. Bit 0 is set if there is a row, bit i + 1 if its
+    field i is null.
 
-    `get` and the others work on the key of the running call. In `handle_batch`, `get_many` and
-    `update_many` work on the keys of many rows at once.
+    `get`, `update`, `exists` and `clear` work on the key of the current call. In `handle_batch`, `get_many`
+    and `update_many` work on the keys of many rows at once.
     """
 
     kind = "value"
@@ -40,15 +40,15 @@ class ValueState(StateVariable):
         return None if cell is None else self._form.read(cell)
 
     def update(self, value: Any) -> None:
-        """Set the key's row: a tuple, a dict or a Row."""
+        """Set the key's row, from a tuple, a dict or a Row."""
         self._replace(self._form.write(value))
 
     def get_many(self, batch: pa.RecordBatch) -> pa.StructArray:
-        """The value of each row's key; null where the key has none."""
+        """The value of each row's key; null if the key has none."""
         cells = self._cells
         entries = cells.table.find(cells.keys_of(batch))
         there = entries >= 0
-        # what stands at entry 0 does for keys without an entry: the mask hides it
+        # keys without an entry read entry 0, which the mask hides
         entries = np.where(there, entries, 0) if len(cells.table) else entries[:0]
         if not len(entries):
             return pa.nulls(batch.num_rows, pa.struct(list(self.schema)))
@@ -60,7 +60,7 @@ class ValueState(StateVariable):
     def update_many(
         self, batch: pa.RecordBatch, values: pa.StructArray | pa.RecordBatch | pa.Table
     ) -> None:
-        """Set the value of each row's key; the last row of a key wins, and a null clears it."""
+        """Set the value of each row's key. The last row of a key wins. A null clears the value."""
         cells, table = self._cells, self._cells.table
         keys = cells.keys_of(batch)
         arrays, valid = self._fields_of(values, batch.num_rows)
@@ -79,7 +79,7 @@ class ValueState(StateVariable):
             self._put(table.upsert(keys), arrays)
 
     def _fields_of(self, values: Any, count: int) -> tuple[list[pa.Array], Array]:
-        """The values' columns in the order and types of the schema, and where there is a value."""
+        """The columns of `values` in the order and types of the schema, and a mask of the non-null ones."""
         values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
         valid = None
         if isinstance(values, pa.StructArray):
@@ -89,8 +89,8 @@ class ValueState(StateVariable):
             )
         if values.num_rows != count or set(values.schema.names) != set(self.schema.names):
             raise TypeError(
-                f"{values.num_rows} values with the fields {', '.join(values.schema.names)} were "
-                f"given for {count} rows of the state {self.name!r}, which has the fields "
+                f"got {values.num_rows} values with the fields {', '.join(values.schema.names)} for {count} "
+                f"rows of the state {self.name!r}: pass one value for each row, with the fields "
                 f"{', '.join(self.schema.names)}"
             )
         arrays = [in_type(values.column(field.name), field) for field in self.schema]
@@ -110,7 +110,7 @@ class ValueState(StateVariable):
         return rows
 
     def _arrays(self, entries: Array, objects: bool = True) -> list[pa.Array]:
-        """The fields of these entries; None for a column of objects that is not asked for."""
+        """The fields of these entries as arrays; None for columns of objects unless `objects`."""
         table = self._cells.table
         bits = table.column(self._bits)[entries]
         nulls = bool((bits > 1).any())
@@ -133,9 +133,9 @@ class ValueState(StateVariable):
             self._put(entries, list(zip(*cells, strict=True)))
 
     def _put(self, entries: Array, values: list[Any]) -> None:
-        """Write fields, as Arrow arrays or as sequences of Python values.
+        """Write fields, from Arrow arrays or sequences of Python values.
 
-        An entry that occurs more than once keeps the last: so numpy assigns to repeated indices.
+        An entry that occurs more than once gets the last value, as numpy assigns to repeated indices.
         """
         table = self._cells.table
         bits = np.ones(len(entries), table.column(self._bits).dtype)
@@ -168,5 +168,5 @@ def _bits_for(fields: int, name: str) -> pa.DataType:
         if fields < type.bit_width:
             return type
     raise FlowError(
-        f"the state {name!r} has {fields} fields", hint="at most 63 can be; put some into a struct"
+        f"the state {name!r} has {fields} fields", hint="use at most 63; put some into a struct"
     )

@@ -1,8 +1,8 @@
-"""Rows and values between user code and Arrow.
+"""Conversion of rows and values between user code and Arrow.
 
-A *writer* takes what user code gives and returns a value that is sure to fit the Arrow type and
-that user code cannot change any more, or says what is wrong. A *reader* takes a value as Arrow or a
-writer made it and returns one for user code to keep; where the value itself will do there is none.
+A *writer* converts a value of user code to one that fits the Arrow type and that user code cannot change,
+or raises an error. A *reader* converts a value from Arrow or a writer to one for user code. Types whose
+values can be used as they are have no reader.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Row(tuple[Any, ...]):
 
 @lru_cache(maxsize=1024)
 def row_type(names: tuple[str, ...]) -> type[Row]:
-    """The class of the rows with these columns."""
-    # A namedtuple's own descriptors are by far the fastest way to an item of a tuple.
+    """The class of rows with these columns."""
+    # The descriptors of a namedtuple are by far the fastest access to a tuple's items.
     items = namedtuple("items", [f"at{at}" for at in range(len(names))])  # type: ignore[misc]
     space: dict[str, Any] = {"__slots__": (), "_fields": names}
     space["_places"] = {name: at for at, name in enumerate(names)}
@@ -83,7 +83,7 @@ def _row(names: tuple[str, ...], values: tuple[Any, ...]) -> Row:
 
 
 class RowForm:
-    """How rows of one schema are made for user code, and taken from it.
+    """Conversion of rows of one schema to and from user code.
 
     >>> form = RowForm(pa.schema([("user", pa.string()), ("count", pa.int64())]))
     >>> form.write({"count": 3, "user": "ann"})
@@ -116,29 +116,30 @@ class RowForm:
         self.read: Callable[[Iterable[Any]], Row] = (
             self.make if all(read is None for read in readers) else self._copied
         )
-        """A row that `write` made, for user code to keep."""
+        """Convert a row from `write` to a `Row` for user code."""
 
     def rows(self, columns: list[pa.Array], count: int) -> list[Row]:
-        """The rows of these columns, for user code."""
+        """Convert columns to rows for user code."""
         if not columns:
             return [self.make(())] * count
         return list(map(self.make, zip(*map(python_values, columns), strict=True)))
 
     def batch(self, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
-        """Rows that `write` made, as Arrow."""
+        """Convert rows from `write` to an Arrow batch."""
         columns = zip(*rows, strict=True) if rows else [()] * self._width
         arrays = [pa.array(c, f.type) for c, f in zip(columns, self.schema, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def restored(self, row: dict[str, Any]) -> tuple[Any, ...]:
-        """A row as Arrow gives it back, in the form that `write` gives it."""
+        """Convert a row from Arrow to the form that `write` returns."""
         return tuple([read(v) for read, v in zip(self._readers, row.values(), strict=True)])
 
     def _copied(self, row: Iterable[Any]) -> Row:
         return self.make([read(v) for read, v in zip(self._readers, row, strict=True)])
 
     def write(self, row: Any) -> tuple[Any, ...]:
-        """A row from user code: a tuple or list in the order of the columns, a dict, or a Row."""
+        """Check and convert a row from user code: a tuple or list in the order of the columns, a dict, or a
+        Row."""
         if type(row) is tuple and tuple(map(type, row)) == self._plain:
             for at, low, high in self._ranges:
                 if not low <= row[at] <= high:
@@ -153,8 +154,8 @@ class RowForm:
             row = self._in_order(row)
         if len(row) != self._width:
             raise TypeError(
-                f"{len(row)} values were given for the {self._width} columns "
-                f"{', '.join(self.names)}"
+                f"a row has {len(row)} values for the {self._width} columns {', '.join(self.names)}: "
+                f"use one value for each column"
             )
         return tuple([write(v) for write, v in zip(self._writers, row, strict=True)])
 
@@ -166,7 +167,7 @@ class RowForm:
         if not isinstance(row, Mapping):
             raise TypeError(
                 f"{row!r} ({type(row).__name__}) is not a row of the columns "
-                f"{', '.join(self.names)}: give a tuple, a dict or a Row"
+                f"{', '.join(self.names)}: use a tuple, a dict or a Row"
             )
         for name in row:
             if name not in self._type._places:
@@ -178,7 +179,7 @@ class RowForm:
 
 
 def in_type(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array:
-    """A column that user code gave, in the type of a field; TypeError if it cannot be."""
+    """Convert a column from user code to the type of a field. Raises a TypeError if that is not possible."""
     array = one_chunk(column)
     try:
         return array if array.type == field.type else array.cast(field.type)
@@ -189,7 +190,7 @@ def in_type(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array:
 
 
 def python_values(array: pa.Array) -> list[Any]:
-    """An Arrow column as Python values for user code."""
+    """Convert an Arrow column to Python values for user code."""
     values: list[Any]
     values = _datetimes(array) if pa.types.is_timestamp(array.type) else array.to_pylist()
     read = reader(array.type)
@@ -197,7 +198,7 @@ def python_values(array: pa.Array) -> list[Any]:
 
 
 def _datetimes(array: pa.Array) -> list[Any]:
-    """As `to_pylist`, but several times faster."""
+    """Python datetimes of a column, like `to_pylist`, but several times as fast."""
     zone = zone_of(array.type)
     if array.type.unit != "us" or (array.type.tz is not None and zone is None):
         return list(array.to_pylist())
@@ -211,7 +212,7 @@ def _datetimes(array: pa.Array) -> list[Any]:
 
 @lru_cache(maxsize=1024)
 def reader(type: pa.DataType) -> Reader | None:
-    """What makes user code's own copy of a value; None where values are immutable as they are."""
+    """The function that copies a value of this type for user code; None if values are immutable."""
     if pa.types.is_struct(type):
         return partial(_read_row, RowForm(type).read)
     if pa.types.is_map(type):
@@ -223,7 +224,8 @@ def reader(type: pa.DataType) -> Reader | None:
 
 
 def writer(type: pa.DataType) -> Writer:
-    """What checks and copies a value of user code: TypeError, OverflowError where it cannot fit."""
+    """The function that checks and copies a value from user code. It raises a TypeError or OverflowError if
+    the value does not fit the type."""
     if pa.types.is_integer(type):
         return partial(write_whole, *limits(type))
     if pa.types.is_struct(type):
@@ -238,7 +240,7 @@ def writer(type: pa.DataType) -> Writer:
 
 
 def _write_field(field: pa.Field, write: Writer, nullable: bool, value: Any) -> Any:
-    """Write a value; errors name the field."""
+    """Write the value of a field. Errors name the field."""
     try:
         if value is not None or nullable:
             return write(value)

@@ -1,10 +1,10 @@
-"""Variables, the declared pieces of a step's keyed state, and their cells for the keys at hand.
+"""State variables of a step, and their cells for the current keys.
 
-The keys of a channel are looked up in the table once. A variable's cells (one per key) come out of
-its columns when user code first asks for one, for all the keys together; they are Python values
-while user code runs, and what it changed goes back into the columns together when every key has
-been served. Until then the table is as it was, so giving up means forgetting. A journal of what
-each call replaced lets one call be undone among many.
+The keys of a channel are looked up in the table once. When user code first uses a variable, its cells (one
+per key) are read from its columns, for all keys together. They are Python values while user code runs.
+When all keys are done, the changed cells are written back together. Until then the table is unchanged, so
+that a failure only drops the cells. A journal of the cells that each call replaced allows undoing a single
+call.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from penstock.state.table.table import ColumnTable
 
 
 class Variable:
-    """One declared piece of keyed state: some columns of the step's table, and the cells at hand.
+    """One declared state variable: some columns of the step's table, and the cells of the current keys.
 
-    A cell that holds nothing is None. Cells are replaced, never changed in place, except by the
-    call that put them there.
+    An empty cell is None. Cells are replaced, never changed in place, except by the call that created
+    them.
     """
 
     kind = ""
@@ -42,33 +42,34 @@ class Variable:
         self._call = -1
 
     def read(self, entries: Array) -> list[Any]:
-        """The cells of these entries; None where there is nothing or where it has expired."""
+        """Read the cells of these entries; None where a cell is empty or has expired."""
         raise NotImplementedError
 
     def write(self, entries: Array, cells: list[Any]) -> None:
-        """Put these cells into the columns of these entries, which are touched already."""
+        """Write cells to the columns of these entries, which have been touched already."""
         raise NotImplementedError
 
     def present(self, entries: Array) -> Array:
-        """True where these entries hold something of this variable."""
+        """A mask of the entries where this variable is not empty."""
         raise NotImplementedError
 
     def purge(self) -> Array:
-        """Take out all that has expired by now; returns the entries that changed."""
+        """Remove everything that has expired, and return the entries that changed."""
         return np.empty(0, np.int64)
 
     def next_end_ms(self) -> int:
-        """No cell expires before this time, right after `purge`; those that come meanwhile included."""
+        """A time in milliseconds before which no cell expires, valid right after `purge`, also for cells that
+        are added later."""
         return sys.maxsize
 
     def fetch(self) -> list[Any]:
-        """The cells of the keys at hand."""
+        """The cells of the current keys."""
         if self._held is None:
             self._held = self._cells.fetch(self)
         return self._held
 
     def _replace(self, cell: Any) -> None:
-        """Give the key of this call another cell."""
+        """Replace the cell of the current call's key."""
         cells, held = self._cells, self._held
         if held is None:
             held = self.fetch()
@@ -78,7 +79,7 @@ class Variable:
         held[cells.at] = cell
 
     def restore(self, at: int, cell: Any) -> None:
-        """Put back what a call replaced."""
+        """Restore a cell that a call replaced."""
         self._call = -1
         if self._held is not None:
             self._held[at] = cell
@@ -88,9 +89,9 @@ class Variable:
 
 
 class StateVariable(Variable):
-    """A variable with a column of bits, 0 where an entry holds nothing of it, and maybe a TTL.
+    """A variable with a column of bits, which are 0 where it is empty, and an optional TTL.
 
-    The time to live runs from the last update, by the epochs' time of day. A column holds the time
+    The time to live starts at the last update, by the epochs' time of day. A column has the time
     at which the cell, or the first part of it, expires.
     """
 
@@ -104,11 +105,11 @@ class StateVariable(Variable):
             self.columns.append(Column(self._expires, pa.int64()))
 
     def exists(self) -> bool:
-        """Whether the key has anything here."""
+        """Whether the key has a value here."""
         return bool(self.fetch()[self._cells.at])
 
     def clear(self) -> None:
-        """Remove what the key has here."""
+        """Remove the key's value."""
         if self.fetch()[self._cells.at] is not None:
             self._replace(None)
 
@@ -135,7 +136,7 @@ class StateVariable(Variable):
         return now + self.ttl_ms if first is None else min(first, now + self.ttl_ms)
 
     def _expired(self, entries: Array) -> Array:
-        """True where a cell, or a part of it, has come to its end."""
+        """A mask of the entries whose cell, or a part of it, has expired."""
         table, now = self._cells.table, self._cells.now_ms
         if self.ttl_ms is None:
             return np.zeros(len(entries), np.bool_)
@@ -144,7 +145,7 @@ class StateVariable(Variable):
 
 
 class Cells:
-    """The keys at hand, the call that is running, and the journal of what calls replaced."""
+    """The current keys, the current call, and the journal of cells that calls replaced."""
 
     def __init__(self, codec: KeyCodec) -> None:
         self.codec = codec
@@ -152,7 +153,7 @@ class Cells:
         self.journal: list[tuple[Variable, int, Any]] = []
         self.now_ms = 0
         self.at = 0
-        """The place of the running call's key among the keys at hand."""
+        """Position of the current call's key among the current keys."""
         self.call = 0
         self._table: ColumnTable | None = None
         self._keys: Keys | None = None
@@ -165,13 +166,13 @@ class Cells:
         if self._table is None:
             raise FlowError(
                 "state was used before the step began",
-                hint="in init() only declare state; use it when rows or timers come",
+                hint="only declare state in init(), and use it when rows or timers are handled",
             )
         return self._table
 
     @property
     def declared(self) -> bool:
-        """All variables are known and the table is made."""
+        """Whether all variables are declared and the table exists."""
         return self._table is not None
 
     def make_table(self, slots: int) -> ColumnTable:
@@ -181,7 +182,7 @@ class Cells:
 
     @contextmanager
     def work(self, keys: Keys, entries: Array) -> Iterator[None]:
-        """Calls run inside; what they changed is stored at the end, or forgotten on an error."""
+        """Run calls for these keys inside. Their changes are stored at the end, or dropped on an error."""
         self._keys, self._entries = keys, entries
         try:
             yield
@@ -193,7 +194,7 @@ class Cells:
                 variable.forget()
 
     def begin(self, at: int) -> int:
-        """A call for key number `at` begins; returns the mark that undoes it."""
+        """Begin a call for key number `at`, and return the mark that undoes it."""
         self.at = at
         self.call += 1
         return len(self.journal)
@@ -210,17 +211,17 @@ class Cells:
                 f"the state {variable.name!r} was used outside of a call for a key",
                 hint="write `with handle.for_key(key):`, or use get_many and update_many"
                 if inside
-                else "use state where rows or timers of a key are handled",
+                else "use state only where rows or timers of a key are handled",
             )
         held: list[Any] = [None] * len(self._keys)
-        found = np.flatnonzero(self._entries >= 0)
-        if len(found):
-            for at, cell in zip(found.tolist(), variable.read(self._entries[found]), strict=True):
+        known = np.flatnonzero(self._entries >= 0)
+        if len(known):
+            for at, cell in zip(known.tolist(), variable.read(self._entries[known]), strict=True):
                 held[at] = cell
         return held
 
     def _store(self) -> None:
-        """Bring the changed cells into the table; entries that hold nothing any more leave it."""
+        """Write the changed cells to the table, and remove entries that are now empty."""
         changed: dict[Variable, dict[int, None]] = {}
         for variable, at, _ in self.journal:
             changed.setdefault(variable, {})[at] = None
@@ -246,7 +247,7 @@ class Cells:
         self.drop_bare(entries[existing])
 
     def drop_bare(self, entries: Array) -> None:
-        """Remove those of these entries that hold nothing."""
+        """Remove those of these entries that are empty."""
         if not len(entries):
             return
         filled = np.zeros(len(entries), np.bool_)
@@ -257,7 +258,7 @@ class Cells:
 
     @contextmanager
     def batch(self, batch: pa.RecordBatch, keys: Keys) -> Iterator[None]:
-        """The rows that `handle_batch` gets: only their keys may be worked on inside."""
+        """Set the rows that `handle_batch` gets. Inside, only the state of their keys may be used."""
         self._batch, self._batch_keys = batch, keys
         try:
             yield
@@ -265,7 +266,7 @@ class Cells:
             self._batch = self._batch_keys = None
 
     def keys_of(self, batch: pa.RecordBatch) -> Keys:
-        """The keys of these rows, which must be keys of the batch at hand."""
+        """The keys of these rows, which must be keys of the current batch."""
         if batch is self._batch and self._batch_keys is not None:
             keys = self._batch_keys
         else:
@@ -273,7 +274,7 @@ class Cells:
         return self._own(keys)
 
     def key(self, values: Sequence[Any]) -> Keys:
-        """One key, which must be one of the batch at hand."""
+        """Encode one key, which must be in the current batch."""
         return self._own(self.codec.from_values(values))
 
     def _own(self, keys: Keys) -> Keys:
@@ -285,8 +286,8 @@ class Cells:
         if keys is not self._batch_keys and not _all_among(keys, self._batch_keys):
             # another key's state may be on another host, or not have been fetched yet
             raise FlowError(
-                "state was asked for a key that is not in the batch",
-                hint="work on the keys of the rows that handle_batch was given",
+                "state was used for a key that is not in the batch",
+                hint="use only the keys of the rows that handle_batch gets",
             )
         return keys
 
@@ -297,8 +298,8 @@ def _all_among(keys: Keys, others: Keys) -> bool:
 
 
 def distinct(codec: KeyCodec, keys: Keys) -> tuple[Array, Array]:
-    """The group number of each key, and the first row of each group; groups are numbered
-    in order of first appearance."""
+    """The group number of each key, and the first row of each group. Groups are numbered in order of first
+    appearance."""
     codes = codec.to_storage(keys).dictionary_encode().indices.to_numpy()
     first = np.zeros(int(codes.max()) + 1 if len(codes) else 0, np.int64)
     first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)

@@ -114,7 +114,7 @@ def _closing(by: str) -> BurstForm:
     return BurstForm(
         {"auction": {"auction": "id", by: by}, "bid": {"auction": "auction", "price": "price"}},
         steps,
-        busy="window-2",
+        busy="window-1",
         records=BIDS / (AUCTIONS + BIDS),
         truth=f"""
             SELECT {by}, closed AS window_start, closed + $size AS window_end, avg(price) AS price

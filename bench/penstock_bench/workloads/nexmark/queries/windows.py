@@ -214,7 +214,7 @@ QUERIES = {
         burst=BurstForm(
             {"person": {"id": "id", "name": "name"}, "auction": {"seller": "seller"}},
             _burst_q8,
-            busy="window-2",
+            busy="window-1",
             records=AUCTIONS / (PEOPLE + AUCTIONS),
             truth="""
                 SELECT id, name, auctions, came AS window_start, came + $size AS window_end

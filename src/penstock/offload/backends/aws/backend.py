@@ -1,8 +1,8 @@
 """Burst workers on AWS Lambda, through boto3: an extra, `pip install penstock[aws]`.
 
-The Lambda function is made beforehand, of the archive that `penstock functions package` writes.
-Couriers invoke it with the credentials of their executors. They count their usage themselves and
-report it to the driver, since nobody else sees all invocations.
+The Lambda function must exist, made from the archive that `penstock functions package` writes. Couriers
+invoke it with the credentials of their executors. They count their own usage and report it to the driver,
+since no other process sees all invocations.
 """
 
 from __future__ import annotations
@@ -28,22 +28,23 @@ if TYPE_CHECKING:
     from penstock.plan.steps import FlowPlan
 
 _PAYLOAD_LIMIT = 6 * 1024 * 1024
+"""Bytes that Lambda allows in a request or an answer."""
 _WARM_EVERY_S = 240.0
-"""Lambda keeps an idle environment for more than five minutes, as a rule."""
+"""Seconds between two warming calls. Lambda usually keeps an idle environment for over five minutes."""
 _WARM_HOLD_MS = 200
-"""Time that each is kept busy, so that as many environments are up as are to be warm."""
+"""Milliseconds that a warming call keeps its environment busy, so that each call gets its own."""
 _CLIENTS = 32
-"""Clients that an invoker keeps, each with connections of its own. The oldest goes first, and is closed
-when the last call through it has ended."""
+"""Most clients that an invoker keeps, each with its own connections. The oldest is dropped first, and closed
+when its last call has ended."""
 _STEP_MS = 100
-"""Timeouts are rounded up to a multiple of this: each one takes a client of its own."""
+"""Milliseconds to a multiple of which timeouts are rounded up: each timeout needs its own client."""
 _FAILURES: dict[str | int, Failure] = {
     "TooManyRequestsException": "throttled",
     429: "throttled",
     "RequestTooLargeException": "too_large",
     413: "too_large",
 }
-"""By error code or HTTP status; any other is "failed"."""
+"""Error code or HTTP status -> kind of failure; any other is "failed"."""
 
 
 @dataclass(frozen=True)
@@ -55,20 +56,20 @@ class LambdaFunctions:
     """
 
     name: str
-    """The Lambda function's name or ARN, with an alias or version if need be."""
+    """Name or ARN of the Lambda function, with an alias or version if needed."""
     region: str | None = None
-    """None: as boto3 finds it in its own settings."""
+    """AWS region; None to use boto3's own configuration."""
     endpoint_url: str | None = None
-    """Another address than AWS's own, such as a private one."""
+    """Address to use instead of AWS's own, such as a private endpoint."""
     at_most: int = 100
-    """Burst workers at a time. What the account allows, or has reserved, is a limit beside it."""
+    """Most burst workers at the same time. The account's own concurrency limits also apply."""
     speed: float = 1.0
-    """Speed relative to a host. A Lambda function with 1,769 MB has a core of its own."""
+    """Speed relative to a host. A Lambda function with 1,769 MB has one core."""
     price: FunctionPrice = field(default_factory=FunctionPrice)
     payload_limit: int = _PAYLOAD_LIMIT
-    """Bytes of a request or an answer that Lambda lets through."""
+    """Largest request or answer that Lambda allows, in bytes."""
     start_ms: int = 500
-    """Assumed duration of a cold start: as published for Lambda with its runtime loaded before."""
+    """Assumed milliseconds of a cold start, as published for Lambda with a preloaded runtime."""
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -79,8 +80,8 @@ class LambdaFunctions:
     def start(
         self, flow: FlowPlan, run_id: str, access: Access, faults: tuple[Fault, ...] = ()
     ) -> LambdaWorkers:
-        """Nothing is started: the Lambda function is there. Who may invoke it is up to AWS, not the
-        token, and it is as fast as it is. One that was made of other code is refused."""
+        """Connect to the Lambda function, which must exist. AWS decides who may invoke it, not the run's
+        token. Raises an error if it was packaged from other code."""
         workers = LambdaWorkers(self)
         try:
             workers.check(flow_mark(flow))
@@ -104,21 +105,21 @@ class LambdaWorkers:
         self._keeper.start()
 
     def check(self, mark: str) -> None:
-        """Refuse a Lambda function that was not packaged from the flow with this mark.
+        """Raise an error if the Lambda function was not packaged from the flow with this mark.
 
-        One that gives no answer now may give one later; it refuses requests of other flows itself.
+        One that does not answer now may answer later. It refuses requests of other flows itself.
         """
         with suppress(WorkerFailed):
-            found = self._invoker.ask({"warm": 0}, timeout_ms=30_000)
-            if found.get("mark") != mark:
+            reply = self._invoker.ask({"warm": 0}, timeout_ms=30_000)
+            if reply.get("mark") != mark:
                 raise SettingError(
-                    f"the Lambda function {self._name} was made of another flow, other user code or "
+                    f"the Lambda function {self._name} was packaged from another flow, other user code or "
                     "another release of Penstock",
-                    hint="run `penstock functions package` again, and deploy what it writes",
+                    hint="run `penstock functions package` again, and deploy the new package",
                 )
 
     def warm(self, count: int) -> None:
-        """Invoke this many at once, now and every few minutes."""
+        """Keep `count` environments warm: invoke that many at once, now and every few minutes."""
         if count != self._warm:
             self._warm = count
             self._changed.set()
@@ -163,15 +164,15 @@ class LambdaInvoker:
         connections: int = 64,
         access: Access | None = None,
     ) -> None:
-        """Who may invoke it is up to AWS, not to the run's access."""
+        """`access` is not used: AWS decides who may invoke the function."""
         try:
             import boto3
         except ImportError as missing:
             raise SettingError(
-                "functions on AWS Lambda need boto3, and it is not installed",
-                hint="pip install 'penstock[aws]', on the driver and on all executors",
+                "functions on AWS Lambda need boto3, which is not installed",
+                hint="run pip install 'penstock[aws]' on the driver and on all executors",
             ) from missing
-        # a session of its own: boto3's default one is not safe to use from several threads
+        # its own session: boto3's default one is not thread-safe
         self._session = boto3.session.Session()
         self._address = {"region_name": region, "endpoint_url": endpoint_url}
         self._name, self._connections = name, connections
@@ -183,7 +184,7 @@ class LambdaInvoker:
     def invoke(self, request: bytes, timeout_ms: int) -> bytes:
         limit = self.request_limit
         if limit is not None and len(request) > limit:
-            message = f"a request of {len(request)} bytes, where {limit} are let through"
+            message = f"a request has {len(request)} bytes, and the limit is {limit}"
             raise WorkerFailed(message, failure="too_large")
         result = self.ask({"request": base64.b64encode(request).decode()}, timeout_ms)
         if "answer" not in result:
@@ -195,7 +196,7 @@ class LambdaInvoker:
         return base64.b64decode(result["answer"])
 
     def ask(self, event: dict[str, Any], timeout_ms: int) -> dict[str, Any]:
-        """Invoke with any event. Returns what the handler returned."""
+        """Invoke with any event. Returns the handler's result."""
         from botocore.exceptions import (
             BotoCoreError,
             ClientError,
@@ -215,13 +216,13 @@ class LambdaInvoker:
         except ClientError as refused:
             raise self._refusal(refused) from refused
         except (ReadTimeoutError, ConnectTimeoutError) as late:
-            # it may work on to its own timeout, and that is paid for
+            # it may run on until its own timeout, which costs money
             self._count(invocations=1, failed=1, seconds=time.monotonic() - began)
-            message = f"a burst worker gave no answer within {timeout_ms} ms"
+            message = f"a burst worker did not answer within {timeout_ms} ms"
             raise WorkerFailed(message, failure="timeout") from late
         except (BotoCoreError, HTTPClientError, OSError) as broken:
             self._count(invocations=1, failed=1)
-            raise WorkerFailed(f"{self._name} gave no answer: {broken}") from broken
+            raise WorkerFailed(f"{self._name} did not answer: {broken}") from broken
         return self._result(response, payload, time.monotonic() - began)
 
     def taken(self) -> Usage:
@@ -248,7 +249,7 @@ class LambdaInvoker:
                 failure=_failure_in(text),
             )
         cold, seconds = bool(result.get("cold")), float(result.get("ms", 0)) / 1000
-        # what a cold one took beyond its work was its start, and the way there and back
+        # a cold start includes the network round trip: it is the time beyond the work
         start_ms = (took_s - seconds) * 1000 if cold else 0.0
         self._count(invocations=1, seconds=seconds, cold_starts=int(cold), cold_start_ms=start_ms)
         return result
@@ -274,7 +275,7 @@ class LambdaInvoker:
                 config = Config(
                     connect_timeout=rounded_s,
                     read_timeout=rounded_s,
-                    # a second try would come when the rows have long gone another way
+                    # a retry would come after the courier has done the rows itself
                     retries={"total_max_attempts": 1},
                     max_pool_connections=self._connections,
                 )
@@ -286,7 +287,7 @@ class LambdaInvoker:
 
 
 def request_limit(payload_limit: int) -> int:
-    """Bytes of a request that fits as base64 text with JSON around it.
+    """Largest request in bytes that fits into a payload as base64 text inside JSON.
 
     >>> request_limit(6 * 1024 * 1024)
     4717824
@@ -295,7 +296,7 @@ def request_limit(payload_limit: int) -> int:
 
 
 def _failure_in(message: str) -> Failure:
-    """The kind of failure that Lambda's message about a handler tells of."""
+    """The kind of failure in Lambda's message about a handler."""
     if "timed out" in message:
         return "timeout"
     return "too_large" if "payload size exceeded" in message else "failed"

@@ -1,12 +1,12 @@
-"""What AWS Lambda calls. Packed into the archive of `penstock functions package` as its entry.
+"""The handler that AWS Lambda calls, as the entry point in the archive of `penstock functions package`.
 
-Lambda takes and returns JSON when a Lambda function is invoked directly: no bytes, and 6 MB at most
-either way. So requests and answers travel as base64 text inside a JSON object, which makes them a
-third larger; `backend.request_limit` reckons with that. Over a URL or a gateway bytes would be base64
-all the same, behind one more limit.
+A Lambda function that is invoked directly takes and returns JSON: no bytes, and 6 MB at most either way. So
+requests and answers are base64 text inside a JSON object, which makes them a third larger;
+`backend.request_limit` allows for that. Over a URL or a gateway, bytes would be base64 as well, with one more
+limit.
 
     {"request": text}    ->  {"answer": text, "cold": bool, "ms": float}, or {"failed": text, "failure": ...}
-    {"warm": ms}         ->  {"mark": text, "cold": bool, "ms": float}, after that time: others are started
+    {"warm": ms}         ->  {"mark": text, "cold": bool, "ms": float}, after `ms`: so that others are started
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import pyarrow as pa
 from penstock.offload.backends.worker import BurstWorker
 
 PLAN = "flow_plan.pickle"
-"""File beside the entry in the archive."""
+"""Name of the file with the flow's plan, beside the entry point in the archive."""
 ANSWER_LIMIT = 6 * 1024 * 1024 - 1024
-"""Bytes that an answer may have as base64 text; the rest is for the JSON around it."""
+"""Largest answer in bytes of base64 text; the rest of the payload is for the JSON around it."""
 
 
 class Handler:
-    """Answers the events of one Lambda environment. The first one was its cold start."""
+    """Answers the events of one Lambda environment. The first event counts as a cold start."""
 
     def __init__(self, worker: BurstWorker) -> None:
         self._worker, self._cold = worker, True
@@ -37,7 +37,7 @@ class Handler:
 
     @staticmethod
     def of(folder: Path) -> Handler:
-        """A handler for the packaged plan, which is the account's own like the code beside it."""
+        """Make a handler for the plan in a folder. The plan is trusted, like the code beside it."""
         return Handler(BurstWorker(pickle.loads((folder / PLAN).read_bytes())))
 
     def __call__(self, event: dict[str, Any], context: Any = None) -> dict[str, Any]:
@@ -53,9 +53,12 @@ class Handler:
         try:
             body = self._worker.answer(base64.b64decode(event["request"]))
         except Exception as failed:
-            # returned, not raised: Lambda may throw away an environment in which a handler raised
+            # returned, not raised: Lambda may discard an environment whose handler has raised an error
             return {"failed": f"{type(failed).__name__}: {failed}", "failure": "failed"}
         text = base64.b64encode(body).decode()
         if len(text) > ANSWER_LIMIT:
-            return {"failed": f"an answer of {len(text)} bytes", "failure": "too_large"}
+            return {
+                "failed": f"an answer has {len(text)} bytes, and the limit is {ANSWER_LIMIT}",
+                "failure": "too_large",
+            }
         return {"answer": text}

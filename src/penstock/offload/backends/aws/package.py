@@ -1,9 +1,9 @@
-"""The archive that a Lambda function is made of: Penstock, the flow's plan, and an entry.
+"""Builds the archive for a Lambda function: Penstock, the flow's plan, and an entry point.
 
-It lists the packages that Penstock needs, and has them if asked to. Arrow and numba's compiler are
-large: with them the archive exceeds the 250 MB that Lambda unpacks. So it also holds a Dockerfile,
-which makes an image of the same content; there kernels are compiled once, when the image is built,
-and not in each cold start.
+It lists the packages that Penstock needs, and includes them on request. Arrow and numba's compiler are
+large: with them the archive exceeds Lambda's limit of 250 MB. So the archive also holds a Dockerfile, which
+builds an image of the same content. There, kernels are compiled once, when the image is built, and not in
+each cold start.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from penstock.offload.backends.messages import flow_mark
 from penstock.plan.steps import FlowPlan
 
 NEEDS = ("pyarrow", "numpy", "numba", "cloudpickle", "msgspec")
-"""Packages that a burst worker needs. No Spark: rows come as Arrow."""
+"""Packages that a burst worker needs. Spark is not needed: rows come as Arrow."""
 UNPACKED_LIMIT = 250 * 1024 * 1024
-"""Bytes of an unpacked archive that Lambda takes."""
+"""Lambda's limit for an unpacked archive, in bytes."""
 
-_ENTRY = '''"""The entry of a Lambda function for one flow; written by `penstock functions package`."""
+_ENTRY = '''"""The entry point of a Lambda function for one flow, written by `penstock functions package`."""
 
 import os
 import shutil
 from pathlib import Path
 
 HERE = Path(__file__).parent
-# The only place that Lambda lets us write to; kernels that the image has are copied there.
+# Lambda allows writing only to /tmp; kernels of the image are copied there.
 KERNELS = Path(os.environ.setdefault("NUMBA_CACHE_DIR", "/tmp/penstock-kernels"))
 if (HERE / "kernels").is_dir() and KERNELS != HERE / "kernels":
     shutil.copytree(HERE / "kernels", KERNELS, dirs_exist_ok=True)
@@ -52,7 +52,7 @@ _DOCKERFILE = """FROM public.ecr.aws/lambda/python:{python}
 COPY requirements.txt ${{LAMBDA_TASK_ROOT}}/
 RUN pip install --no-cache-dir -r requirements.txt
 COPY . ${{LAMBDA_TASK_ROOT}}/
-# kernels for any machine that Lambda may give
+# compile kernels for any CPU that Lambda may use
 ENV NUMBA_CPU_NAME=generic
 RUN NUMBA_CACHE_DIR=${{LAMBDA_TASK_ROOT}}/kernels python -c "import penstock_handler"
 CMD ["penstock_handler.handler"]
@@ -70,18 +70,18 @@ class Packed:
 
     @property
     def fits(self) -> bool:
-        """Whether Lambda takes it as an archive that has all that it needs."""
+        """Whether it has all packages and is within Lambda's limit, so that it can be uploaded as it is."""
         return self.vendored and self.unpacked_bytes <= UNPACKED_LIMIT
 
 
 def package(flow: FlowPlan, to: Path, modules: Sequence[str] = (), vendor: bool = False) -> Packed:
     """Write the archive.
 
-    User code of `modules` goes along by value, within the plan; what it imports from elsewhere must
-    be there. With `vendor`, pip adds the packages that are needed, for machines like this one.
+    Code of the user's `modules` is pickled by value, within the plan. Other modules that it imports must be
+    installed there. With `vendor`, pip adds the required packages, for machines like this one.
     """
     requirements = tuple(f"{name}=={version(name)}" for name in NEEDS)
-    flow_mark(flow)  # of the code as it is here, to go with the plan
+    flow_mark(flow)  # computed here, from the code of this process, and pickled with the plan
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     texts = {
         "penstock_handler.py": _ENTRY.encode(),
@@ -103,22 +103,22 @@ def package(flow: FlowPlan, to: Path, modules: Sequence[str] = (), vendor: bool 
 
 
 def flow_named(name: str) -> FlowPlan:
-    """The plan that `module:name` names: a flow, a plan, or a function that returns one of these."""
+    """The plan of `module:name`, which is a flow, a plan, or a function that returns one of these."""
     module, _, attribute = name.partition(":")
     if not attribute:
-        raise FlowError(f"{name!r} names no flow", hint="write module:name")
+        raise FlowError(f"{name!r} does not name a flow", hint="use module:name")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        value = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as missing:
         raise FlowError(
-            f"there is no {name}: {missing}", hint="start in the folder of the module"
+            f"cannot import {name}: {missing}", hint="run the command in the folder of the module"
         ) from missing
-    if callable(found):
-        found = found()
-    plan = getattr(found, "plan", found)
+    if callable(value):
+        value = value()
+    plan = getattr(value, "plan", value)
     if not isinstance(plan, FlowPlan):
         raise FlowError(
-            f"{name} is a {type(found).__name__}, and no flow",
+            f"{name} is a {type(value).__name__}, not a flow",
             hint="name a flow, or a function without arguments that returns one",
         )
     return plan
@@ -153,6 +153,6 @@ def _install(requirements: Sequence[str], folder: str) -> None:
     )
     if done.returncode:
         raise SettingError(
-            f"pip could not get what a burst worker needs: {done.stderr.strip()[-500:]}",
-            hint="leave --vendor out, and install requirements.txt of the archive yourself",
+            f"pip could not install the packages for burst workers: {done.stderr.strip()[-500:]}",
+            hint="leave --vendor out, and install the archive's requirements.txt yourself",
         )

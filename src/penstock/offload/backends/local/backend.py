@@ -1,8 +1,7 @@
 """Local burst workers: the user's settings, the driver's handle and the courier's connection.
 
-A service process has the flow and all kernels loaded, and burst workers are forked off a twin of it. So
-a cold start takes milliseconds, and an idle burst worker costs nothing but memory that it mostly
-shares.
+A service process loads the flow and all kernels, and burst workers are forked from a copy of it. So a cold
+start takes milliseconds, and an idle burst worker costs only memory, most of which is shared.
 """
 
 from __future__ import annotations
@@ -41,14 +40,16 @@ T = TypeVar("T")
 
 INVOKE = "invoke"
 TIMEOUT = struct.Struct("<I")
-"""Before a request: milliseconds that it may take."""
+"""Prefix of a request: its timeout in milliseconds."""
 LENGTH = struct.Struct("<Q")
-"""Before an order: its length in bytes."""
+"""Prefix of an order: its length in bytes."""
 
 _UP_S = 120.0
-"""Time that the service may take to load everything."""
+"""Timeout for the service to load everything, in seconds."""
 _CALL_MS = 5_000
+"""Timeout of a call to the service, in milliseconds."""
 _GRACE_S = 5.0
+"""Seconds that the service has to end by itself."""
 
 
 @dataclass(frozen=True)
@@ -60,27 +61,27 @@ class LocalFunctions:
     """
 
     at_most: int = 16
-    """Burst workers at a time; requests beyond that are refused."""
+    """Most burst workers at the same time; requests beyond that are refused."""
     keep_warm: int = 0
-    """Burst workers that are ready from the start; `BurstWorkers.warm` changes it."""
+    """Number of burst workers that are kept ready from the start; `BurstWorkers.warm` changes it."""
     idle_ms: int = 60_000
-    """Idle time after which a burst worker is ended, unless it is kept warm."""
+    """Idle milliseconds after which a burst worker is ended, unless it is kept warm."""
     start_ms: int = 0
-    """Duration of a cold start beyond what it takes here."""
+    """Milliseconds that are added to each cold start, to emulate a slower backend."""
     speed: float = 1.0
     """Speed relative to a host."""
     address: str = "127.0.0.1"
-    """The address of this machine that couriers ask them at. On a cluster it is the one at which executors
-    reach the driver; nothing needs to be set."""
+    """Address of this machine for couriers. On a cluster, it is the address at which executors reach the
+    driver, and need not be set."""
     listen: Listen | None = field(default=None, repr=False)
-    """The same with what is bound, and its ports; a flow sets it. None: the address, and any port."""
+    """Address and ports to listen on, set by the flow; None for `address` and any port."""
     price: FunctionPrice = field(default_factory=FunctionPrice)
 
     def __post_init__(self) -> None:
         if self.at_most < 1 or self.speed <= 0:
             raise SettingError(
-                "functions must be at least 1 and have a speed above 0",
-                hint="leave at_most and speed out, or set them higher",
+                f"at_most is {self.at_most} and speed is {self.speed}",
+                hint="use 1 or more for at_most, and a speed above 0",
             )
 
     def start(
@@ -92,18 +93,18 @@ class LocalFunctions:
 
 @dataclass(frozen=True)
 class ServiceOrder:
-    """What the driver tells the service first, pickled: both are one user's."""
+    """The driver's first message to the service, pickled: both processes belong to the same user."""
 
     path: tuple[str, ...]
-    """Where Python finds the user's modules."""
+    """Python's module search path, with the user's modules."""
     flow: bytes
-    """The flow's plan and its faults, by cloudpickle."""
+    """The flow's plan and its faults, pickled by cloudpickle."""
     access: Access
     settings: LocalFunctions
 
 
 def reachable(backend: T, listen: Listen) -> T:
-    """A backend whose burst workers, if they are on this machine, are asked at this address."""
+    """The backend, with this address if its burst workers run on this machine."""
     return replace(backend, listen=listen) if isinstance(backend, LocalFunctions) else backend
 
 
@@ -111,7 +112,7 @@ class LocalInvoker:
     """A connection to the service. See `Invoker`."""
 
     def __init__(self, access: Access, location: str, run: str = "") -> None:
-        """`run` tells services apart that one location has had, one after the other."""
+        """`run` distinguishes services that used the same location one after the other."""
         self._client, self._headers = client(location, access), access.headers
         self.request_limit: int | None = access.most_bytes - TIMEOUT.size
 
@@ -121,19 +122,19 @@ class LocalInvoker:
         try:
             [result] = self._client.do_action(action, options)
         except fl.FlightTimedOutError:
-            message = f"a burst worker gave no answer within {timeout_ms} ms"
+            message = f"a burst worker did not answer within {timeout_ms} ms"
             raise WorkerFailed(message, failure="timeout") from None
         except (pa.ArrowException, OSError) as failed:
             error = errors.find(str(failed))
             if isinstance(error, WorkerFailed):
                 raise error from None
-            message = f"the service of the burst workers gave no answer: {failed}"
+            message = f"the service of the burst workers did not answer: {failed}"
             raise WorkerFailed(message) from failed
         answer: bytes = result.body.to_pybytes()
         return answer
 
     def taken(self) -> Usage:
-        """Nothing: the service counts by itself."""
+        """Empty: the service counts the usage itself."""
         return Usage()
 
     def close(self) -> None:
@@ -145,7 +146,7 @@ class LocalWorkers:
 
     def __init__(self, order: ServiceOrder, run_id: str) -> None:
         self._price, self._last = order.settings.price, Usage()
-        # in a session of its own: Ctrl-C is for the driver, which ends it then
+        # in its own session: Ctrl-C goes to the driver only, which then ends the service
         self._process = subprocess.Popen(
             [sys.executable, "-m", "penstock.offload.backends.local.service"],
             stdin=subprocess.PIPE,
@@ -159,12 +160,12 @@ class LocalWorkers:
         self._service = Endpoint(location, order.access)
 
     def warm(self, count: int) -> None:
-        with suppress(PenstockError), self._lock:  # a service that is gone keeps nothing warm
+        with suppress(PenstockError), self._lock:  # a service that is gone has nothing to keep warm
             if self._ends.alive:
                 self._service.call("warm", _CALL_MS, count=count)
 
     def note(self, usage: Usage) -> None:
-        """Nothing to add: the service counts by itself."""
+        """Do nothing: the service counts the usage itself."""
 
     def used(self) -> Usage:
         with suppress(PenstockError), self._lock:
@@ -175,11 +176,11 @@ class LocalWorkers:
         return self._last
 
     def up(self) -> dict[int, str]:
-        """The burst workers that are up: process number -> "idle" or "busy"."""
+        """Process id of each running burst worker -> "idle" or "busy"."""
         return dict(self._service.call("up", _CALL_MS))
 
     def stop(self) -> None:
-        """End the service and the connection to it. What it has used can still be asked for."""
+        """End the service and the connection to it. `used` stays available."""
         self.used()
         with self._lock:
             self._ends()
@@ -199,8 +200,8 @@ class LocalWorkers:
         if not location:
             self._ends()
             raise SettingError(
-                "the service for local functions (burst workers) did not come up",
-                hint="its error is printed above; are the flow's functions and modules importable?",
+                "the service for local functions (burst workers) did not start",
+                hint="see its error above; check that the flow's functions and modules can be imported",
             )
         return location
 
@@ -212,7 +213,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
                 pipe.close()
     with suppress(subprocess.TimeoutExpired):
         process.wait(_GRACE_S)
-    # Burst workers end with the service, unless they are stopped. It leads their group.
+    # Burst workers end with the service, unless they are stopped (SIGSTOP). It leads their process group.
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

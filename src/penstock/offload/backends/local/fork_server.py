@@ -1,8 +1,8 @@
 """The fork server: a process with everything loaded and one thread, which forks burst workers.
 
-It is apart from the service, whose threads a fork would leave in the middle of something. Each burst
-worker is a process with one pipe, to the service, and nothing else. When the service is gone, the
-fork server ends all burst workers, those that hang included, and itself.
+It is separate from the service, since forking a process with threads is not safe. Each burst worker is a
+process with a single pipe, to the service. When the service is gone, the fork server kills all burst workers,
+also those that hang, and ends.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _LENGTH = struct.Struct("<Q")
 _FORK, _KILL = b"fork", b"kill"
 _PID = struct.Struct("<q")
 _READY, _DONE, _FAILED = b"ready", b"+", b"-"
-"""What a burst worker sends: once when it is up, then before each answer or the text of an error."""
+"""Messages of a burst worker: one when it is up, then a prefix before each answer or error text."""
 
 _START_S = 60.0
-"""A burst worker that is not up after this time, beyond its `start_ms`, never will be."""
+"""Timeout for the start of a burst worker, in seconds, beyond its `start_ms`."""
 _REAP_S = 0.5
-"""Interval at which processes that have ended are reaped."""
+"""Seconds between two checks for child processes that have ended."""
 
 
 class Pipe:
-    """One end of a pair of sockets that carries messages: the length, then the bytes.
+    """One end of a socket pair that carries messages: the length, then the bytes.
 
-    If the process at the other end is gone, calls raise `EOFError` or `OSError`.
+    Calls raise `EOFError` or `OSError` if the process at the other end is gone.
 
     >>> here, there = Pipe.pair()
     >>> here.send(b"rows")
@@ -55,6 +55,7 @@ class Pipe:
 
     @staticmethod
     def pair() -> tuple[Pipe, Pipe]:
+        """Make both ends of a new pipe."""
         one, other = socket.socketpair()
         return Pipe(one), Pipe(other)
 
@@ -62,22 +63,22 @@ class Pipe:
         return self._end.fileno()
 
     def send(self, message: bytes, until: float | None = None) -> None:
-        """Send a message. Raises `TimeoutError` if it is not sent by `until`, by `time.monotonic`."""
+        """Send a message. Raises `TimeoutError` if it is not sent by `until` (`time.monotonic`)."""
         for part in (_LENGTH.pack(len(message)), message):
             self._limit(until)
             self._end.sendall(part)
 
     def receive(self, until: float | None = None) -> bytes:
-        """The next message. Raises `TimeoutError` if it is not there by `until`."""
+        """Receive the next message. Raises `TimeoutError` if it has not arrived by `until`."""
         (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size, until))
         return self._exactly(length, until)
 
     def send_end(self, message: bytes, end: Pipe) -> None:
-        """Send a short message, and with it an end of another pipe."""
+        """Send a short message together with an end of another pipe."""
         socket.send_fds(self._end, [message], [end.fileno()])
 
     def receive_end(self, most: int, until: float) -> tuple[bytes, Pipe]:
-        """What `send_end` sent."""
+        """Receive a message and a pipe's end from `send_end`."""
         self._limit(until)
         message, numbers, _, _ = socket.recv_fds(self._end, most, 1)
         if not numbers:
@@ -88,15 +89,15 @@ class Pipe:
         self._end.close()
 
     def _exactly(self, length: int, until: float | None) -> bytes:
-        taken = bytearray(length)
-        view, at = memoryview(taken), 0
+        data = bytearray(length)
+        view, at = memoryview(data), 0
         while at < length:
             self._limit(until)
             count = self._end.recv_into(view[at:])
             if not count:
                 raise EOFError
             at += count
-        return bytes(taken)
+        return bytes(data)
 
     def _limit(self, until: float | None) -> None:
         left = None if until is None else until - time.monotonic()
@@ -106,7 +107,7 @@ class Pipe:
 
 
 class RequestLoop:
-    """What each forked process runs: it answers requests, at its speed, until its pipe is closed."""
+    """The loop of each forked process: answers requests at its speed until its pipe is closed."""
 
     def __init__(
         self,
@@ -114,10 +115,11 @@ class RequestLoop:
         start_ms: int = 0,
         speed: float = 1.0,
     ) -> None:
-        """`answer` turns a request into its number of records and the answer."""
+        """`answer` takes a request and returns its number of records and the answer."""
         self._answer, self._start_ms, self._speed = answer, start_ms, speed
 
     def serve(self, pipe: Pipe) -> None:
+        """Answer requests until the pipe is closed."""
         time.sleep(self._start_ms / 1000)
         pipe.send(_READY)
         while True:
@@ -136,7 +138,7 @@ class RequestLoop:
 
 
 class ForkServer:
-    """The fork server's own process."""
+    """The fork server, in its own process."""
 
     def __init__(self, service: Pipe, loop: RequestLoop) -> None:
         self._service, self._loop = service, loop
@@ -157,7 +159,7 @@ class ForkServer:
             self._fork()
         elif order.startswith(_KILL):
             (pid,) = _PID.unpack(order[len(_KILL) :])
-            if pid in self._children:  # else it is reaped, and the number may be another's
+            if pid in self._children:  # else it was reaped, and its pid may be reused
                 os.kill(pid, signal.SIGKILL)
 
     def _fork(self) -> None:
@@ -200,9 +202,9 @@ class ForkServerClient:
     """The service's side of the fork server. Safe to use from several threads."""
 
     def __init__(self, loop: RequestLoop, start_ms: int) -> None:
-        """Fork a fork server off this process, which must have one thread only."""
+        """Fork a fork server from this process, which must have only one thread."""
         gc.collect()
-        gc.freeze()  # what all burst workers share stays shared
+        gc.freeze()  # memory that all burst workers share stays shared
         self._pipe, there = Pipe.pair()
         if os.fork() == 0:
             self._pipe.close()
@@ -212,7 +214,7 @@ class ForkServerClient:
         self._lock = threading.Lock()
 
     def start(self) -> ForkedWorker:
-        """A new burst worker, up and ready."""
+        """Start a burst worker, and wait until it is ready."""
         until = time.monotonic() + self._start_s
         try:
             with self._lock:
@@ -231,7 +233,7 @@ class ForkServerClient:
 
 
 def _run_and_exit(run: Callable[[], None]) -> NoReturn:
-    """Run, and exit without what the parent would do at its end."""
+    """Call `run`, then exit without the parent's exit handlers."""
     with suppress(EOFError, OSError, KeyboardInterrupt):
         run()
     os._exit(0)

@@ -1,7 +1,7 @@
-"""The pool of local burst workers: which are idle or busy, when one is started or ended.
+"""The pool of local burst workers: starts and ends them, and tracks which are idle or busy.
 
-(none) ──start──► busy ──answered──► idle ──asked──► busy ...
-                    └── died, or too late: ended     └── idle for long, and not kept warm: ended
+(none) ──start──► busy ──answered──► idle ──request──► busy ...
+                    └── died or timed out: ended     └── idle for long, and not kept warm: ended
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ from penstock.wire.report import Usage
 
 
 class PooledWorker(Protocol):
-    """One burst worker that is up."""
+    """One running burst worker."""
 
     pid: int
 
     def answer(self, request: bytes, until: float) -> bytes:
-        """The answer. `WorkerFailed` if the worker's code failed; it is still usable then.
-        `TimeoutError`, `EOFError` or `OSError` if it is not."""
+        """Send a request, and return the answer. Raises `WorkerFailed` if the worker's code failed; the
+        worker is still usable then. Raises `TimeoutError`, `EOFError` or `OSError` if it is not usable any
+        more."""
         ...
 
     def end(self) -> None:
-        """End it, whether it works, waits or hangs."""
+        """Kill it, whether it works, waits or hangs."""
         ...
 
 
 class WorkerPool:
-    """At most `at_most` burst workers, started when needed and ended when idle for `idle_ms`.
+    """At most `at_most` burst workers, started when needed and ended when idle for `idle_ms` milliseconds.
 
-    Calls may come from any number of threads. `tend` is to be called now and then.
+    Safe to use from several threads. `tend` must be called periodically.
 
     >>> class Echo:
     ...     pid = 1
@@ -56,7 +57,7 @@ class WorkerPool:
         self._clock = clock
         self._lock = threading.RLock()
         self._idle: list[tuple[PooledWorker, float]] = []
-        """Each with the time since when it is idle, the longest first."""
+        """Idle workers, each with the time since which it is idle, longest idle first."""
         self._busy: dict[int, PooledWorker] = {}
         self._starting = 0
         self._warm = 0
@@ -64,11 +65,12 @@ class WorkerPool:
 
     @property
     def used(self) -> Usage:
+        """Usage so far."""
         return self._used
 
     @property
     def up(self) -> dict[int, str]:
-        """Process number -> "idle" or "busy"."""
+        """Process id -> "idle" or "busy"."""
         with self._lock:
             return {worker.pid: "idle" for worker, _ in self._idle} | dict.fromkeys(
                 self._busy, "busy"
@@ -79,11 +81,11 @@ class WorkerPool:
         self._warm = min(count, self._at_most)
 
     def invoke(self, request: bytes, timeout_ms: int) -> bytes:
-        """Have a burst worker answer. One that dies or is too late is ended."""
+        """Have a burst worker answer a request. A worker that dies or times out is ended."""
         began = self._clock()
         until = began + timeout_ms / 1000
         worker = self._take()
-        if self._clock() >= until:  # its start took too long: the next request finds it warm
+        if self._clock() >= until:  # its start took too long: it stays warm for the next request
             self._give_back(worker, began, failed=1)
             raise _late(timeout_ms)
         try:
@@ -100,7 +102,7 @@ class WorkerPool:
         return answer
 
     def tend(self) -> None:
-        """Start those that are to be warm, and end those that were idle for long."""
+        """Start burst workers that should be warm, and end those that were idle for too long."""
         while self._reserve(self._warm):
             worker = self._started()
             with self._lock:
@@ -114,10 +116,10 @@ class WorkerPool:
             worker.end()
 
     def _take(self) -> PooledWorker:
-        """An idle burst worker, or a new one; it is busy from now on."""
+        """Take an idle burst worker, or start one. It counts as busy from now on."""
         with self._lock:
             if self._idle:
-                worker, _ = self._idle.pop()  # the one used last, so that others may be ended
+                worker, _ = self._idle.pop()  # the one used last: others may end
                 self._busy[worker.pid] = worker
                 return worker
             if not self._reserve(self._at_most):
@@ -130,14 +132,14 @@ class WorkerPool:
         return worker
 
     def _reserve(self, most: int) -> bool:
-        """Count one more as starting, if that makes no more than `most`."""
+        """Count one more worker as starting, if there are fewer than `most`. Returns whether it was."""
         with self._lock:
             reserved = len(self._idle) + len(self._busy) + self._starting < most
             self._starting += reserved
             return reserved
 
     def _started(self) -> PooledWorker:
-        """A burst worker that was counted as starting, up."""
+        """Start a burst worker that was counted as starting, and wait until it is up."""
         began = self._clock()
         try:
             worker = self._start()
@@ -163,4 +165,4 @@ class WorkerPool:
 
 
 def _late(timeout_ms: int) -> WorkerFailed:
-    return WorkerFailed(f"a burst worker gave no answer within {timeout_ms} ms", failure="timeout")
+    return WorkerFailed(f"a burst worker did not answer within {timeout_ms} ms", failure="timeout")

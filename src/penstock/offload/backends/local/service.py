@@ -1,8 +1,8 @@
-"""The process behind local burst workers: couriers ask it, and it has burst workers answer.
+"""The service process of local burst workers: takes requests from couriers, and passes them to burst workers.
 
     python -m penstock.offload.backends.local.service < order
 
-The order comes on standard input, which then stays open: when it ends, the driver is gone or wants no
+The order comes on standard input, which then stays open. When it is closed, the driver is gone or needs no
 more burst workers, and the service ends with all of them. It prints one line, its location.
 """
 
@@ -34,10 +34,11 @@ from penstock.wire.addresses import Listen
 from penstock.wire.flight import TokenServer, telling_errors
 
 _TEND_S = 0.1
+"""Seconds between two calls of the pool's `tend`."""
 
 
 class WorkerService(TokenServer):
-    """Takes requests from couriers, and orders from the driver."""
+    """Takes requests from couriers, and commands from the driver."""
 
     def __init__(self, pool: WorkerPool, listen: Listen, access: Access) -> None:
         super().__init__(listen, access)
@@ -60,8 +61,8 @@ class WorkerService(TokenServer):
 
 
 def serve(orders: IO[bytes]) -> None:
-    """Serve until `orders` ends."""
-    # what user code prints must not fill the pipe to the driver
+    """Read the order from `orders`, and serve until that is closed."""
+    # the output of user code must not fill the pipe to the driver
     to_driver = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     (length,) = LENGTH.unpack(orders.read(LENGTH.size))
@@ -73,7 +74,7 @@ def serve(orders: IO[bytes]) -> None:
     worker = BurstWorker(flow)
     rehearse()
     worker.rehearse()
-    # Arrow imports it when user code first makes an array of Python's own values: half a second.
+    # Arrow imports it when user code first makes an array of Python objects, which takes half a second.
     import_module("pandas")
 
     def answer(body: bytes) -> tuple[int, bytes]:
@@ -89,9 +90,9 @@ def serve(orders: IO[bytes]) -> None:
     ended = threading.Event()
     threading.Thread(target=_await_end, args=(orders, ended), daemon=True).start()
     while not ended.wait(_TEND_S):
-        with suppress(WorkerFailed):  # those that ask meanwhile hear of it
+        with suppress(WorkerFailed):  # the next request gets the error
             pool.tend()
-    # The fork server sees this process go, and ends the burst workers, whatever they are at.
+    # The fork server notices that this process is gone, and kills all burst workers.
     os._exit(0)
 
 

@@ -1,0 +1,266 @@
+"""A whole flow in one process, without Spark, in which everything can be killed.
+
+The driver's classes, the hosts' Flight servers and the couriers are the real ones; threads stand for
+processes. This module does what Spark does otherwise: a sink's output of an epoch is replaced when the
+epoch is written again, and after a crash of the driver the epoch that had not returned is replayed.
+`FlowTester` is made of this.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from penstock import codec
+from penstock.courier import channels
+from penstock.courier.courier import Courier
+from penstock.courier.delivery import Task
+from penstock.driver.control_loop import ControlLoop
+from penstock.driver.epochs import EpochRunner
+from penstock.driver.fleet import Fleet
+from penstock.driver.progress import EpochProgress
+from penstock.driver.registry import Registry
+from penstock.driver.relocation import Relocation
+from penstock.faults import InjectedFault, arm
+from penstock.offload.courier.roads import burst_roads
+from penstock.plan.epoch import EpochPlan
+from penstock.plan.migration import Migration
+from penstock.plan.steps import FlowPlan
+from penstock.settings import Settings
+from penstock.state.store.store import Store
+from penstock.testing.thread_hosts import Reaper, StartFault, ThreadHosts, open_store
+from penstock.testing.thread_tasks import Batches, ThreadTasks
+from penstock.wire.access import Access
+from penstock.wire.addresses import LOOPBACK
+
+LateTables = Mapping[tuple[str, int], pa.Table]
+"""(Step, number of its input) -> late rows."""
+
+
+class LocalCluster:
+    """One flow with its driver, hosts, couriers and sink. `run` runs an epoch.
+
+    The methods that take `facts` are actions for a `Fault`. `read`, `keep_output`, `keep_late`,
+    `plan_of_run` and `make_control` are there to be overridden.
+    """
+
+    def __init__(
+        self,
+        flow: FlowPlan,
+        store: str,
+        hosts: Mapping[str, int],
+        settings: Settings,
+        migration: Migration,
+        memory_limit: int | None = None,
+        access: Access | None = None,
+        now_ms: int = 0,
+    ) -> None:
+        """`hosts` is the number of hosts of each step. With an `access`, all drivers use this one."""
+        self.flow, self.store, self.settings = flow, store, settings
+        self.hosts, self.migration, self.memory_limit = dict(hosts), migration, memory_limit
+        self._access = access
+        self.now_ms = now_ms
+        """The machine's clock, in milliseconds since 1970."""
+        self.time_ms = 0
+        """The time of the last epoch: that of the clock, but it never goes back."""
+        self.epoch = 0
+        """The next epoch."""
+        self.started_ms = 0
+        """When the driver began that ran the last epoch."""
+        self.reads = 1
+        """Spark jobs that the sink makes of an epoch's output."""
+        self.deaths: Counter[str] = Counter()
+        """Host -> how often it was killed; "driver" -> how often the driver crashed."""
+        self.start_faults: dict[str, StartFault] = {}
+        """Host -> how it fails whenever this driver starts it. All other hosts come up."""
+        self.ended_by: BaseException | None = None
+        """The error that last ended the query."""
+        self._doomed = False
+        """Whether a thread of the driver's met a fault that kills it."""
+        self.reaper = Reaper()
+        self.tasks = ThreadTasks(
+            self._courier, lambda part, task: self.read(part, task), settings.rpc_timeout_ms / 1000
+        )
+        self.start_driver()
+
+    # Epochs
+
+    def run(self, parts: Sequence[Any], closing: int = 0) -> EpochProgress:
+        """Run the next epoch once, with these partitions; raises what the query would.
+
+        `closing` counts the epochs after the end of the input; see `EpochRunner.run`.
+        """
+
+        def write(plan: EpochPlan) -> None:
+            text = codec.text(self.plan_of_run(plan))
+            self.keep_output(plan.epoch, self.tasks.run_job(text, parts, self.reads))
+
+        self.time_ms = max(self.time_ms, self.now_ms)
+        progress = self.runner.run(self.epoch, len(parts), write, closing)
+        self.started_ms = self.runner.versions.started_ms
+        self.epoch += 1
+        return progress
+
+    def run_through(
+        self,
+        parts: Sequence[Any],
+        faults: Callable[[], int],
+        after: Callable[[], None] = lambda: None,
+        tries: int = 8,
+        closing: int = 0,
+    ) -> EpochProgress:
+        """Run the next epoch, and start the driver again whenever a fault has ended it.
+
+        `faults` counts the faults that have happened: an error without one is raised. `after` is called
+        when the epoch is done, before the driver may turn out to be dead.
+        """
+        for left in reversed(range(tries)):
+            before = faults()
+            try:
+                progress = self.run(parts, closing)
+            except BaseException as failed:
+                if not left or faults() == before:
+                    raise
+                self.ended_by = failed
+                self.restart()
+                continue
+            after()
+            if self._doomed:
+                self.restart()
+            return progress
+        raise AssertionError("not reached")
+
+    @property
+    def begun(self) -> bool:
+        """Whether this driver has taken up its checkpoint: only then slots can be moved."""
+        return self.runner.versions.newest is not None
+
+    # What Spark, the sink and control do; to be overridden
+
+    def read(self, part: Any, task: Task) -> Iterable[pa.RecordBatch]:
+        """Read a partition in a task attempt."""
+        batches: Iterable[pa.RecordBatch] = part
+        return batches
+
+    def keep_output(self, epoch: int, batches: Batches) -> None:
+        """Take the output of a run of an epoch, in place of that of an earlier run."""
+
+    def keep_late(self, epoch: int, rows: LateTables) -> None:
+        """Take the late rows of an epoch, in place of those of an earlier run."""
+
+    def plan_of_run(self, plan: EpochPlan) -> EpochPlan:
+        """The plan that couriers get."""
+        return plan
+
+    def make_control(self) -> ControlLoop | None:
+        """The control of a new driver; None: hosts do not follow the load."""
+        return None
+
+    # Faults
+
+    def kill_host(self, facts: Mapping[str, object]) -> None:
+        """Kill the host that passes the point."""
+        self.jobs.kill(str(facts["host"]))
+        raise InjectedFault("host", facts)
+
+    def stop_host(self, facts: Mapping[str, object]) -> None:
+        """Stop the host that passes the point, as SIGSTOP would."""
+        host = str(facts["host"])
+        server = self.jobs.server(host)
+        self.jobs.stop(host)
+        server.running.wait()
+        if server.dead:
+            raise InjectedFault("host", facts)
+
+    def kill_driver(self, facts: Mapping[str, object]) -> None:
+        """Kill the driver from another thread than the query's: that one finds no host alive."""
+        self._doomed = True
+        self.jobs.kill_all()
+        raise InjectedFault("driver", facts)
+
+    def restart(self) -> None:
+        """Kill the driver and, with it, all hosts; start again from the same store."""
+        self.deaths["driver"] += 1
+        self._doomed = False
+        self.start_faults = {}
+        self._end_driver()
+        self.start_driver()
+
+    def close(self) -> None:
+        """End everything; returns when no thread of the cluster is left."""
+        self.tasks.let_go()
+        self._end_driver()
+        self.tasks.close()
+        self.reaper.close()
+        arm(())
+
+    # The driver
+
+    def start_driver(self) -> None:
+        """Start a driver and its hosts on the store."""
+        self.access = self._access or Access(secrets.token_hex(8))
+        store = self._claimed()
+        self.place = store.place
+        self.registry = Registry(LOOPBACK, self.access, lambda *_: self.tasks.cancel())
+        self.jobs = ThreadHosts(self, self.registry, self.access)
+        self.fleet = Fleet(self.jobs, self.registry, self.access, self.settings)
+        self.relocation = Relocation(
+            self.flow.keyed,
+            self.hosts,
+            self.fleet,
+            self.settings,
+            self.migration,
+            one_task=self.flow.one_host,
+        )
+        self.control = self.make_control()
+        self.runner = EpochRunner(
+            self.flow,
+            self.fleet,
+            self.relocation,
+            self.registry,
+            store,
+            self.settings,
+            clock_ms=lambda: self.now_ms,
+            steady_ms=lambda: 0.0,
+            control=self.control,
+            late_sink=self.keep_late,
+        )
+        self.relocation.start_hosts()
+
+    def _claimed(self) -> Store:
+        """The store, claimed by this driver; if that crashes it, by the next one."""
+        while True:
+            store = open_store(self.store)
+            try:
+                store.claim(self.now_ms)
+                return store
+            except InjectedFault:
+                self.deaths["driver"] += 1
+
+    def _end_driver(self) -> None:
+        self.jobs.close()
+        self.runner.stop()
+        self.fleet.stop()
+        self.registry.shutdown()
+        channels.close_endpoints(self.access)
+
+    # Couriers
+
+    def _courier(self, plan: str, task: Task, check_end: Callable[[], None]) -> Courier:
+        settings = self.settings
+        return Courier(
+            self.flow,
+            lambda: (codec.decode(plan, EpochPlan), task),
+            self.access,
+            settings.rpc_timeout_ms,
+            settings.exchange_timeout_ms,
+            keep_late=True,
+            roads=burst_roads,
+            faults=settings.faults,
+            lost_ms=settings.host_lost_ms,
+            check_end=check_end,
+        )

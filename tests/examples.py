@@ -1,0 +1,19 @@
+"""The files of `examples/` as modules."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+FOLDER = Path(__file__).parent.parent / "examples"
+
+
+def example(name: str) -> ModuleType:
+    """The module of an example, loaded from its file."""
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
