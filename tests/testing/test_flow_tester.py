@@ -353,7 +353,7 @@ def test_unknown_steps_and_hosts_are_named_with_those_that_there_are() -> None:
             with pytest.raises(ps.SettingError, match="no step 'sums'") as refused:
                 ask()
             assert STEP in refused.value.hint
-        with pytest.raises(ps.SettingError, match=f"no host 'x'.*{STEP}/0"):
+        with pytest.raises(ps.SettingError, match=f"unknown host 'x'.*{STEP}/0"):
             tester.kill("x")
 
 
