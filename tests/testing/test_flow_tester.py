@@ -74,7 +74,7 @@ def test_a_join_takes_the_rows_of_both_sides_by_place_or_by_name() -> None:
         assert tester.run(right=[("ann", "Rome")]).num_rows == 2
         with pytest.raises(ps.FlowError, match=r"no source 'left'.*the names are orders, right"):
             tester.run(left=[])
-        with pytest.raises(ps.FlowError, match=r"rows of 3 sources.*the flow has 2"):
+        with pytest.raises(ps.FlowError, match=r"rows for 3 sources.*the flow has 2"):
             tester.run([], [], [])
 
 
@@ -298,7 +298,7 @@ def test_what_does_not_survive_is_told() -> None:
         return pa.record_batch({"n": pa.array([number] * batch.num_rows, pa.int64())})
 
     flow = ps.flow(source("n long")).map_batches(counted).key_by("n").aggregate(c=ps.count())
-    with pytest.raises(AssertionError, match=r"with a fault at host\.applied epoch \d gave"):
+    with pytest.raises(AssertionError, match=r"with a fault at host\.applied, epoch \d gave"):
         assert_survives(flow, [[(1,)], [(1,)]], [Fault("host.applied", "kill")])
 
 
