@@ -116,7 +116,9 @@ def test_a_request_to_scale_says_what_changes_and_when_it_is_done(parts: dict[st
     )
 
 
-def test_a_query_that_fails_says_why(parts: dict[str, str]) -> None:
+def test_a_query_that_fails_says_why_in_one_line(parts: dict[str, str]) -> None:
+    assert "at org.apache.spark" not in parts["broken"]
+    assert len(parts["broken"].splitlines()) < 6
     assert any("has failed: " in line and "user code is broken" in line
                for line in _messages(parts["broken"], "query"))  # fmt: skip
 

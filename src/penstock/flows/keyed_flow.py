@@ -220,7 +220,8 @@ def popped_name(aggregates: dict[str, Any]) -> str | None:
     """
     if isinstance(aggregates.get("name"), Aggregate):
         return None
-    return aggregates.pop("name", None)
+    name: str | None = aggregates.pop("name", None)
+    return name
 
 
 def _some(aggregates: dict[str, Aggregate]) -> None:

@@ -221,6 +221,7 @@ class EpochStream:
                 merger.committed(epoch)
         except Exception as failed:
             self.error = failed
+            private.mark_thread_handled(self._spark)
             raise
         except BaseException as failed:
             self.error = failed

@@ -216,6 +216,12 @@ def handled(spark: SparkSession) -> Iterator[None]:
         spark.sparkContext.setLocalProperty(_MARK, None)  # type: ignore[arg-type]
 
 
+def mark_thread_handled(spark: SparkSession) -> None:
+    """Have Spark's thread behind this one log nothing more: the query that it runs fails, and Penstock says
+    why."""
+    _log4j(spark).ThreadContext.put(_MARK, _HANDLED)
+
+
 def _log4j(spark: SparkSession) -> Any:
     """Log4j's classes in the driver's JVM."""
     jvm: Any = spark.sparkContext._jvm

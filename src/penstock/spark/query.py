@@ -26,6 +26,7 @@ from penstock.errors import PenstockError, SettingError
 from penstock.faults import arm
 from penstock.plan.migration import Migration
 from penstock.spark import control
+from penstock.spark.lasting_jobs import reason
 from penstock.spark.parts import FlowParts, QueryParts
 from penstock.spark.session import check_cores
 from penstock.wire.control_key import ControlKey
@@ -261,7 +262,7 @@ class FlowQuery:
                 self._clean_up()
             finally:
                 if self._error is not None:
-                    self._log(logging.ERROR, f"has failed: {self._error}", reason=str(self._error))
+                    self._log_failure(self._error)
                 else:
                     self._log(logging.INFO, f"has {self._state}")
                 self._done.set()
@@ -272,6 +273,15 @@ class FlowQuery:
         name = self._start.name or self._start.flow_id
         fields |= {"query": name, "run_id": self.run_id, "checkpoint": self._parts.store.uri}
         _log.log(level, "Query %s (run %s) %s.", name, self.run_id, what, extra=fields)
+
+    def _log_failure(self, error: BaseException) -> None:
+        """Log what the query has failed with; of an error that is not Penstock's own also where it was."""
+        if isinstance(error, PenstockError):
+            self._log(logging.ERROR, f"has failed: {error}", reason=str(error))
+            return
+        name = self._start.name or self._start.flow_id
+        text, fields = reason(str(error)), {"query": name, "run_id": self.run_id}
+        _log.error("Query %s has failed: %s", name, text, extra=fields, exc_info=error)
 
     def _extent(self) -> str:
         """What the query runs with, for its first log line."""

@@ -27,10 +27,11 @@ import pyarrow as pa
 from penstock.console.checkpoint.checkpoint import Checkpoint
 from penstock.driver.progress import EpochProgress
 from penstock.errors import CheckpointError, FlowError, SettingError
-from penstock.faults import LIVE_POINTS, Armed, Fault, armed
+from penstock.faults import Armed, Fault, armed
+from penstock.flows.claim import claim
 from penstock.flows.flow import Flow
 from penstock.flows.keyed_flow import must_be
-from penstock.flows.start import claim, for_one_host, host_counts, with_errors
+from penstock.flows.start import for_one_host, host_counts, with_errors
 from penstock.model import milliseconds
 from penstock.operators.operator import OnError
 from penstock.plan.epoch import EpochPlan
@@ -91,7 +92,8 @@ class FlowTester:
             chosen = for_one_host(replace(flow, elasticity=None), self._plan, counts)
         self._partitions = partitions
         self._armed: list[Armed] = []
-        self._finished = False
+        self._over = ""
+        """Reason why no more epochs can run; empty if they can."""
         self.progress: list[EpochProgress] = []
         """Progress of each epoch, oldest first: runs, rows, moved slots, and so on."""
         with ExitStack() as stack:
@@ -104,6 +106,7 @@ class FlowTester:
             # Couriers would arm the faults of settings, and kill this process.
             shipped, settings = settings.faults, replace(settings, faults=())
             self._cluster = _Cluster(self._plan, folder, counts, settings, chosen, now_ms=now_ms)
+            stack.callback(pa.set_cpu_count, pa.cpu_count())  # couriers set it to 1
             stack.callback(self._cluster.close)
             if functions is not None:
                 workers = stack.enter_context(thread_functions(self._plan, functions))
@@ -121,6 +124,7 @@ class FlowTester:
 
     def close(self) -> None:
         """End all threads, and remove the checkpoint if it is the tester's own."""
+        self._over = self._over or "this FlowTester is closed"
         self._stack.close()
 
     # Epochs
@@ -136,8 +140,8 @@ class FlowTester:
         If a fault ends the driver, it restarts and replays the epoch, as with Spark. If the epoch fails for
         another reason, no state has changed.
         """
-        if self._finished:
-            raise FlowError("the input of this flow has ended", hint="create a new FlowTester")
+        if self._over:
+            raise FlowError(self._over, hint="create a new FlowTester")
         schemas = [source.schema for source in self._plan.sources]
         rows = self._by_source(inputs, named)
         batches = [
@@ -156,7 +160,7 @@ class FlowTester:
 
         The checkpoint cannot be continued, as after `Flow.start(close=True)`.
         """
-        if self._finished:
+        if self._over:
             return self._plan.output.empty_table()
         tables = [self._plan.output.empty_table()]
         depths = self._plan.depths
@@ -165,7 +169,7 @@ class FlowTester:
             nothing: list[list[pa.RecordBatch]] = [[]] * self._partitions
             tables += [self._run(nothing, depth + 1) for depth in range(max(depths.values()))]
         open_store(self._cluster.place).close_flow()
-        self._finished = True
+        self._over = "the input of this flow has ended"
         return pa.concat_tables(tables)
 
     def _run(self, parts: list[list[pa.RecordBatch]], closing: int = 0) -> pa.Table:
@@ -188,7 +192,7 @@ class FlowTester:
         """
         self._begin()
         self._cluster.relocation.scale(step, hosts)
-        self._cluster.relocation.wait_for_new(step, self._cluster.settings.host_start_ms)
+        self._await_hosts(step)
 
     def move(self, step: str, slots: int | Iterable[int], to: str) -> None:
         """Move these slots of a step to the host `to` from the next epoch on. See `FlowQuery.move`."""
@@ -197,10 +201,14 @@ class FlowTester:
 
     def kill(self, host: str) -> None:
         """Kill a host, like `kill -9`. The next epoch gives its slots to other hosts."""
-        if host not in self._cluster.jobs.live:
-            live = ", ".join(self._cluster.jobs.live) or "none: run an epoch first"
-            raise SettingError(f"unknown host {host!r}", hint=f"the hosts are {live}")
-        self._cluster.jobs.kill(host)
+        step, jobs = host.rsplit("/", 1)[0], self._cluster.jobs
+        if step in self.hosts:
+            self._await_hosts(step)
+        if host not in jobs.live:
+            raise SettingError(
+                f"unknown host {host!r}", hint=f"the hosts are {', '.join(jobs.live)}"
+            )
+        jobs.kill(host)
 
     def restart(self) -> None:
         """Kill the driver and all hosts, and continue from the checkpoint."""
@@ -208,12 +216,12 @@ class FlowTester:
 
     @contextmanager
     def faults(self, *faults: Fault) -> Iterator[Armed]:
-        """Inject these faults for the duration of the context. Yields a record of those that have `fired`.
+        """Inject these faults within the context. `fired` of its value lists those that have happened.
 
         Points are those of `FAULT_POINTS`. "kill" and "stop" apply to the thread that stands for the process:
         the host, the courier's task or the driver.
         """
-        with armed(*(self._local(fault) for fault in faults)) as arming:
+        with armed(*(self._cluster.in_process(fault) for fault in faults)) as arming:
             self._armed.append(arming)
             try:
                 yield arming
@@ -222,37 +230,6 @@ class FlowTester:
 
     def _fired(self) -> int:
         return sum(len(arming.fired) for arming in self._armed)
-
-    def _local(self, fault: Fault) -> Fault:
-        """The fault with an action that harms a thread in place of this process."""
-        cluster, place = self._cluster, fault.point.split(".", 1)[0]
-        if fault.point in LIVE_POINTS:
-            raise SettingError(
-                f"only live flows pass {fault.point}", hint="use a point of FAULT_POINTS"
-            )
-        if place in ("driver", "store", "sink") and fault.do in ("stop", "hang"):
-            raise SettingError(
-                f"a FlowTester cannot {fault.do} the driver at {fault.point}", hint='use "kill"'
-            )
-        actions: dict[tuple[str, object], Any] = {
-            ("host", "kill"): cluster.kill_host,
-            ("host", "stop"): cluster.stop_host,
-            ("courier", "stop"): cluster.tasks.lose_task,
-        }
-        if fault.point in ("host.trickle", "host.install") and fault.do == "kill":
-            return replace(fault, do=self._kill_from_inside)
-        if fault.point in ("driver.layout", "driver.clean") and fault.do in ("raise", "kill"):
-            return replace(
-                fault, do=cluster.kill_driver
-            )  # a background thread of the driver passes it
-        does = "raise" if fault.do == "kill" else fault.do
-        if isinstance(fault.do, str):
-            does = actions.get((place, fault.do), does)
-        return replace(fault, do=does)
-
-    def _kill_from_inside(self, facts: Mapping[str, object]) -> None:
-        """Kill a host from its own background thread. The end of that thread alone would go unnoticed."""
-        self._cluster.jobs.kill(str(facts["host"]))
 
     # Inspection
 
@@ -327,12 +304,15 @@ class FlowTester:
             )
         rows = dict(enumerate(inputs))
         for name, input in named.items():
-            if name not in self._names or self._names.index(name) in rows:
+            if name not in self._names:
                 known = ", ".join(filter(None, self._names)) or "none: pass the rows without a name"
+                raise FlowError(f"there is no source {name!r}", hint=f"the names are {known}")
+            number = self._names.index(name)
+            if number in rows:
                 raise FlowError(
-                    f"there is no source {name!r} without rows", hint=f"the names are {known}"
+                    f"source {name!r} got rows by place and by name", hint="pass them once"
                 )
-            rows[self._names.index(name)] = input
+            rows[number] = input
         return rows
 
     def _name(self, number: int) -> str:
@@ -346,6 +326,10 @@ class FlowTester:
             raise SettingError(
                 f"there is no step {step!r}", hint=f"the keyed steps are {', '.join(known)}"
             )
+
+    def _await_hosts(self, step: str) -> None:
+        """Wait until the hosts of a step are up."""
+        self._cluster.relocation.wait_for_new(step, self._cluster.settings.host_start_ms)
 
     def _begin(self) -> None:
         """Let the driver load its checkpoint now, rather than in its first epoch."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +25,8 @@ from penstock.driver.fleet import Fleet
 from penstock.driver.progress import EpochProgress
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
-from penstock.faults import InjectedFault, arm
+from penstock.errors import SettingError
+from penstock.faults import LIVE_POINTS, Action, Fault, InjectedFault, arm
 from penstock.offload.courier.roads import burst_roads
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.migration import Migration
@@ -35,6 +37,11 @@ from penstock.testing.thread_hosts import Reaper, StartFault, ThreadHosts, open_
 from penstock.testing.thread_tasks import Batches, ThreadTasks
 from penstock.wire.access import Access
 from penstock.wire.addresses import LOOPBACK
+
+_OWN_THREAD = ("host.trickle", "host.install")
+"""Points that a thread of the host passes which nobody waits for: an error there would be lost."""
+_UPKEEP = ("driver.layout", "driver.clean")
+"""Points that another thread of the driver passes than the one that runs epochs."""
 
 LateTables = Mapping[tuple[str, int], pa.Table]
 """Late rows by step and number of its input."""
@@ -180,6 +187,29 @@ class LocalCluster:
         self._doomed = True
         self.jobs.kill_all()
         raise InjectedFault("driver", facts)
+
+    def in_process(self, fault: Fault) -> Fault:
+        """A fault whose "kill" or "stop" hits a thread in place of this process."""
+        name, does = fault.point, fault.do
+        if name in LIVE_POINTS:
+            raise SettingError(f"only live flows pass {name}", hint="use a point of FAULT_POINTS")
+        if not isinstance(does, str):
+            return fault
+        if name.startswith("host."):
+            kill = self._kill_quietly if name in _OWN_THREAD else self.kill_host
+            actions: dict[str, Action] = {"kill": kill, "stop": self.stop_host}
+        elif name.startswith("courier."):
+            actions = {"stop": self.tasks.lose_task}
+        elif does in ("stop", "hang"):
+            raise SettingError(f"a test cannot {does} its own driver at {name}", hint='use "kill"')
+        elif name in _UPKEEP:
+            actions = dict.fromkeys(("kill", "raise"), self.kill_driver)
+        else:
+            actions = {}
+        return replace(fault, do=actions.get(does, "raise" if does == "kill" else does))
+
+    def _kill_quietly(self, facts: Mapping[str, object]) -> None:
+        self.jobs.kill(str(facts["host"]))
 
     def restart(self) -> None:
         """Kill the driver and all hosts, and start again from the same store."""
