@@ -76,7 +76,7 @@ def test_a_join_takes_the_rows_of_both_sides_by_place_or_by_name() -> None:
             tester.run(left=[])
         with pytest.raises(ps.FlowError, match="'orders' got rows by place and by name"):
             tester.run([(1, "ann")], orders=[(1, "ann")])
-        with pytest.raises(ps.FlowError, match=r"rows of 3 sources.*the flow has 2"):
+        with pytest.raises(ps.FlowError, match=r"rows for 3 sources.*the flow has 2"):
             tester.run([], [], [])
 
 
@@ -345,7 +345,7 @@ def test_what_does_not_survive_is_told() -> None:
         return pa.record_batch({"n": pa.array([number] * batch.num_rows, pa.int64())})
 
     flow = ps.flow(source("n long")).map_batches(counted).key_by("n").aggregate(c=ps.count())
-    with pytest.raises(AssertionError, match=r"with a fault at host\.applied epoch \d gave"):
+    with pytest.raises(AssertionError, match=r"with a fault at host\.applied, epoch \d gave"):
         assert_survives(flow, [[(1,)], [(1,)]], [Fault("host.applied", "kill")])
 
 
@@ -400,7 +400,7 @@ def test_unknown_steps_and_hosts_are_named_with_those_that_there_are() -> None:
             with pytest.raises(ps.SettingError, match="no step 'sums'") as refused:
                 ask()
             assert STEP in refused.value.hint
-        with pytest.raises(ps.SettingError, match=f"no host 'x'.*{STEP}/0"):
+        with pytest.raises(ps.SettingError, match=f"unknown host 'x'.*{STEP}/0"):
             tester.kill("x")
 
 
