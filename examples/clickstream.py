@@ -1,4 +1,4 @@
-"""Clicks per user in windows of five seconds, with a latency SLA of one second.
+"""Clicks per user in windows of two seconds, with a latency SLA of one second.
 
 Shows a flow as a function of its source, an SLA, hosts that follow the load, and what a running query tells.
 Run it on this machine for 20 seconds: python examples/clickstream.py
@@ -16,7 +16,7 @@ def clicks(events) -> ps.Flow:
         ps.flow(events, event_time="arrival", delay="1s")
         .select("arrival", user="key", page="value")
         .key_by("user", slots=32)
-        .window(ps.tumbling("5s"))
+        .window(ps.tumbling("2s"))
         .aggregate(clicks=ps.count(), pages=ps.approx_distinct("page"))
         .sla(latency="1s", window="1s")
         .elastic(at_most=3)

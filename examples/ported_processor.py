@@ -69,7 +69,7 @@ def main(seconds: float = 20) -> None:
         .load()
         .select(
             (number / 60).cast("long") * 30 + number % 30,
-            sf.rand(1).alias("reading"),
+            number % 100 / 10,
         )
         .toDF("sensor", "reading")
     )

@@ -102,7 +102,7 @@ def test_a_damaged_newest_version(
             version = version_to_resume(log.folder, Store(on.store))
         assert version == newest - 1
         assert [r.getMessage().split(" (")[0] for r in caplog.records] == [
-            f"version {newest} of {on.store} is damaged"
+            f"Version {newest} of {on.store} is damaged"
         ]
         on.epoch = log.begun()
         assert on.epoch == newest

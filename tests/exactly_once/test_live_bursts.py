@@ -20,7 +20,7 @@ from penstock.control.instructions import Tell
 from penstock.faults import Fault, armed
 from penstock.live.sources.rate import rate
 from penstock.model import SLA
-from penstock.offload.backends import backend
+from penstock.offload.backends.backend import keep_invoker, remove_invoker
 from penstock.offload.backends.local.backend import LocalFunctions
 from penstock.offload.keeper import WorkerKeeper
 from penstock.offload.plan.segments import live_segment, segments
@@ -197,14 +197,14 @@ class Kept:
 
     @contextmanager
     def keeper(self) -> Iterator[WorkerKeeper]:
-        backend._invokers[self.text] = self.workers
+        keep_invoker(self.text, self.workers)
         made = WorkerKeeper(lambda: InProcess(self.text, self.workers))
         made.start()
         try:
             yield made
         finally:
             made.stop()
-            del backend._invokers[self.text]
+            remove_invoker(self.text)
 
 
 @pytest.mark.parametrize("chances", [WELL, ANYHOW])

@@ -151,9 +151,9 @@ def test_a_burst_is_seen_carried_and_let_go_of(tmp_path: Path) -> None:
         assert all(one.functions.rows > BURST for one in during[3:])
         assert all(one.functions.returned == 0 for one in during)
         assert max(one.useful_ms for one in during[-1].couriers) < 0.5 * 1000 * BURST / RATE
-        assert on.told()[0]["functions"] > 0
+        assert on.offload_facts()[0]["functions"] > 0
         on.pass_epochs(25, (STABLE, STABLE))
-        assert on.told()[-1]["functions"] == 0
+        assert on.offload_facts()[-1]["functions"] == 0
         assert on.pass_epochs(1, (STABLE, STABLE))[0].functions.rows == 0
         assert on.keeper.used.invocations > 0
 
@@ -168,7 +168,7 @@ def test_burst_workers_that_give_no_answers_are_done_without(tmp_path: Path, doe
         failed = on.pass_epochs(2, (BURST, BURST))
         assert all(one.functions.returned == one.functions.rows > 0 for one in failed)
         assert on.pass_epochs(1, (BURST, BURST))[0].functions.rows == 0
-        assert NO_ANSWER in on.told()[-1]["reasons"]
+        assert NO_ANSWER in on.offload_facts()[-1]["reasons"]
         assert len(on.kept) == 2, "others were brought up in their place"
 
 

@@ -123,14 +123,14 @@ def test_two_sources_meet_in_a_join() -> None:
     flow = FlowPlan((SourcePlan(left.columns), SourcePlan(right.columns)), (step,))
     scene = Scene(flow, [left, right], {"both": 2}, CALM)
 
-    def given(source: TapSource, tap: str, k: int, value: int) -> None:
+    def give_row(source: TapSource, tap: str, k: int, value: int) -> None:
         name = source.columns.names[1]
         source.taps[tap].give(pa.RecordBatch.from_pylist([{"k": k, name: value}], source.columns))
 
     with scene.running():
         for n in range(10):
-            given(left, f"l{n % 2}", n, n)
-            given(right, "r0", n, -n)
+            give_row(left, f"l{n % 2}", n, n)
+            give_row(right, "r0", n, -n)
         wait_for(lambda: len(scene.shelf.rows) == 10)
         passed = scene.checkpoint()
     assert sorted((r["k"], r["a"], r["b"]) for r in scene.shelf.rows) == [

@@ -68,17 +68,17 @@ class BurstTrial(Pretence):
         aside = np.rint(load * shares)
         partials = PARTIALS * aside if self.answers else aside
         rows = np.bincount(routes.routes.owner, load - aside + partials, len(routes.routes.hosts))
-        told, waited_ms = self._carry(
+        offloaded, waited_ms = self._carry(
             STEP, int(aside.sum()), workers, int(partials.sum()), routes.offload
         )
-        seconds = workers * waited_ms / 1000 if told else 0.0
-        money = FunctionPrice().money(workers, seconds) if told else 0.0
+        seconds = workers * waited_ms / 1000 if offloaded else 0.0
+        money = FunctionPrice().money(workers, seconds) if offloaded else 0.0
         seen = Seen(
             int(load.sum()),
             *_arrivals(int(load.sum()), began, gap_ms, 20),
             loads={STEP: load},
-            offloaded=told,
-            used=Usage(workers, seconds, money=money) if told else Usage(),
+            offloaded=offloaded,
+            used=Usage(workers, seconds, money=money) if offloaded else Usage(),
             routed={STEP: Routed(int(load.sum()), False)} if self.reacts else {},
         )
         self.now_ms += COST_MS / 4
@@ -98,10 +98,10 @@ class BurstTrial(Pretence):
             return (), 0.0
         if self.answers:
             waited_ms = 1000 * aside / (workers * CAPACITY)
-            told = Offloaded(
+            offloaded = Offloaded(
                 segment, rows=aside, records=records, invocations=workers, wait_ms=int(waited_ms)
             )
-            return (told,), waited_ms
+            return (offloaded,), waited_ms
         failed = Offloaded(
             segment,
             rows=aside,
@@ -137,9 +137,9 @@ class MapTrial(BurstTrial):
     def _pass(self, rates: Sequence[float], began: float, gap_ms: float) -> None:
         self.partitions = len(rates)
         plan = self.begin()
-        found = dict(plan.map_offloads).get(SEGMENT)
+        offload = dict(plan.map_offloads).get(SEGMENT)
         tasks = [
-            self._courier(plan, found, n, round(rate * gap_ms / 1000), began, gap_ms)
+            self._courier(plan, offload, n, round(rate * gap_ms / 1000), began, gap_ms)
             for n, rate in enumerate(rates)
         ]
         useful = [seen.maps[SEGMENT].useful_ms for seen, _ in tasks]
@@ -157,17 +157,23 @@ class MapTrial(BurstTrial):
         return max(sum(times_ms[first::room]) for first in range(min(room, len(times_ms))))
 
     def _courier(
-        self, plan: EpochPlan, found: Offload | None, n: int, rows: int, began: float, gap_ms: float
+        self,
+        plan: EpochPlan,
+        offload: Offload | None,
+        n: int,
+        rows: int,
+        began: float,
+        gap_ms: float,
     ) -> tuple[Seen, float]:
-        share, at_once = (0.0, 0) if found is None else wanted(found, n, plan.partitions, rows)
+        share, at_once = (0.0, 0) if offload is None else wanted(offload, n, plan.partitions, rows)
         aside = round(share * rows)
-        told, waited_ms = self._carry(SEGMENT, aside, at_once, aside, found)
+        offloaded, waited_ms = self._carry(SEGMENT, aside, at_once, aside, offload)
         done = rows - aside if self.answers else rows
         seen = Seen(
             rows,
             *_arrivals(rows, began, gap_ms, 10),
-            offloaded=told,
-            used=Usage(len(told), waited_ms / 1000, money=1e-5 * len(told)),
+            offloaded=offloaded,
+            used=Usage(len(offloaded), waited_ms / 1000, money=1e-5 * len(offloaded)),
             maps={SEGMENT: MapWork(rows, done, 1000 * done / CAPACITY)},
         )
         return seen, waited_ms

@@ -116,8 +116,8 @@ class Helped:
         self._segments = [segment for segment in segments(flow) if segment.offloadable]
         assert self._segments, "nothing can go to burst workers"
         self._keyed = flow.keyed
-        found = (segment for segment in segments(flow) if segment.keyed is not None)
-        self._live = {segment.id: live_segment(segment) for segment in found}
+        keyed = (segment for segment in segments(flow) if segment.keyed is not None)
+        self._live = {segment.id: live_segment(segment) for segment in keyed}
 
     def __call__(self, plan: EpochPlan) -> EpochPlan:
         pick = random.Random(f"{self._seed} {plan.epoch} {plan.run}")
@@ -225,7 +225,7 @@ class KeptCluster(MiniCluster):
         """Change the behaviour of burst workers from now on."""
         self.kept[-1].workers.chances = chances
 
-    def told(self) -> list[dict[str, Any]]:
+    def offload_facts(self) -> list[dict[str, Any]]:
         """Facts of the journal's entries about offloading."""
         assert self.control is not None
         return [e.facts for e in self.control.journal.last(1000) if e.event == "offload"]

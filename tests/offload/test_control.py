@@ -32,7 +32,7 @@ class Told(Offloader):
     def decide(
         self, vitals: Vitals, bounds: Bounds, now_ms: float, spent: float | None = None
     ) -> Offloading:
-        reasons = ("as told",) if self.shares.any() else ()
+        reasons = ("as preset",) if self.shares.any() else ()
         redirected = float(vitals.rate @ self.shares)
         return Offloading(self.shares, 3, 2, reasons, rate=1.0, redirected=redirected)
 
@@ -93,7 +93,7 @@ def test_decided_shares_go_to_burst_workers_and_are_reported(tmp_path: Path) -> 
         assert on.control is not None
         facts = on.control.facts()
         assert facts["money"]["functions"] == pytest.approx(0.001 * functions.invocations)
-        assert on.told()[-1]["reasons"] == ["as told"]
+        assert on.offload_facts()[-1]["reasons"] == ["as preset"]
         on.offloader.shares = np.zeros(SLOTS)
         on.pass_epoch(chance, twin)
         assert on.pass_epoch(chance, twin).functions.rows == 0
@@ -110,7 +110,7 @@ def test_burst_workers_that_fail_are_replaced_and_nothing_is_lost(tmp_path: Path
         assert all(one.returned == one.rows > 0 and one.failures["failed"] for one in failed)
         assert on.pass_epoch(chance, twin).functions.rows == 0, "they get no rows for a while"
         assert len(on.kept) == 2
-        assert any(NO_ANSWER in told["reasons"] for told in on.told())
+        assert any(NO_ANSWER in facts["reasons"] for facts in on.offload_facts())
         on.now_ms += 10_000
         on.pass_epoch(chance, twin)
         told_again = [on.pass_epoch(chance, twin).functions for _ in range(2)][-1]

@@ -35,7 +35,7 @@ def test_a_plan_survives_encoding(options: dict[str, object]) -> None:
 
 def test_a_plan_is_small_and_complete() -> None:
     text = codec.text(plan_of())
-    assert len(text) < 500, "it goes to every task as a Spark property"
+    assert len(text) < 500, "every task gets it as a Spark property"
     facts = json.loads(text)
     del facts["steps"][0]["time"]
     with pytest.raises(ProtocolError, match="missing required field `time`") as refused:

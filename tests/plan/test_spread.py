@@ -38,7 +38,7 @@ def test_balanced_moves_only_from_full_hosts_to_others(place: Any, hosts: Any) -
     result = balanced(place, hosts)
     moved = result != place
     assert not set(place[moved].tolist()) & set(result[moved].tolist())
-    assert np.array_equal(balanced(result, hosts), result), "what is equal stays"
+    assert np.array_equal(balanced(result, hosts), result), "an equal distribution stays"
 
 
 @given(PLACES, HOSTS)

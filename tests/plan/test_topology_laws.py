@@ -60,7 +60,7 @@ class Life(RuleBasedStateMachine):
         before, meant = list(self.followed), homes(topology)
         handovers = topology.advance(self.version, ready, migration)
         moving = [slot for handover in handovers for slot in handover.slots]
-        assert len(moving) == len(set(moving)), "a slot changes hands once"
+        assert len(moving) == len(set(moving)), "a slot moves at most once"
         for handover in handovers:
             assert handover.step == STEP
             assert handover.target in ready
@@ -72,7 +72,7 @@ class Life(RuleBasedStateMachine):
                 if owner is None:
                     assert handover.why in ("start", "host lost")
                 else:
-                    assert handover.target == meant[slot], "an owned slot moves to its home only"
+                    assert handover.target == meant[slot], "an owned slot moves only to its home"
                     assert handover.why != "host lost"
                 self.followed[slot] = handover.target
         planned = sum(before[slot] is not None for slot in moving)
@@ -80,7 +80,7 @@ class Life(RuleBasedStateMachine):
             assert planned <= max(0, migration.slots_at_once - self.moved)
         self.moved += planned
         if ready & set(topology.hosts):
-            assert None not in self.followed, "a ready host takes what nobody has"
+            assert None not in self.followed, "a ready host takes unowned slots"
         assert topology.advance(self.version, ready, migration) == []
 
     @rule(ready=READY, migration=MIGRATION)
@@ -186,4 +186,6 @@ def test_scaling_ends_equal_with_the_fewest_moves(
     assert version - 1 == -(-(slots - kept) // batch)
     for handover in moved:
         if handover.source in others:
-            assert before.count(handover.source) > share, "who stays gives only what is too much"
+            assert before.count(handover.source) > share, (
+                "a staying host hands over only its surplus"
+            )

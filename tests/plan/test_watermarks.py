@@ -44,7 +44,7 @@ def test_the_slowest_partition_decides_until_it_is_idle() -> None:
     assert bound(TOPIC, known, now_ms=99) == 40
     assert bound(TOPIC, known, now_ms=100) == 890
     known = advance((TOPIC,), known, [(0, "b", 60)], now_ms=150)
-    assert bound(TOPIC, known, now_ms=150) == 50, "it is back, and holds back again"
+    assert bound(TOPIC, known, now_ms=150) == 50, "an active partition counts again"
 
 
 def test_a_partition_is_never_idle_without_a_limit() -> None:

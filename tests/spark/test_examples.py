@@ -13,7 +13,7 @@ from tests.examples import FOLDER, example
 
 
 def test_clickstream(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    example("clickstream").main(seconds=12)
+    example("clickstream").main(seconds=15)
     told = capsys.readouterr().out
     assert "latency of the last epoch: Latency(" in told
     assert int(told.splitlines()[-1].split()[0]) > 0, told

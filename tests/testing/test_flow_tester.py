@@ -74,7 +74,9 @@ def test_a_join_takes_the_rows_of_both_sides_by_place_or_by_name() -> None:
         assert tester.run(right=[("ann", "Rome")]).num_rows == 2
         with pytest.raises(ps.FlowError, match=r"no source 'left'.*the names are orders, right"):
             tester.run(left=[])
-        with pytest.raises(ps.FlowError, match=r"rows of 3 sources.*the flow has 2"):
+        with pytest.raises(ps.FlowError, match="'orders' got rows by place and by name"):
+            tester.run([(1, "ann")], orders=[(1, "ann")])
+        with pytest.raises(ps.FlowError, match=r"rows for 3 sources.*the flow has 2"):
             tester.run([], [], [])
 
 
@@ -205,6 +207,16 @@ def test_a_move_a_kill_and_a_restart_lose_nothing() -> None:
         assert {user: state[user]["sum(n)"] for user in state} == dict.fromkeys(expected, 5)
 
 
+def test_a_closed_tester_says_so_and_leaves_arrow_as_it_was() -> None:
+    threads = pa.cpu_count()
+    with FlowTester(CLICKS) as tester:
+        tester.kill(f"{STEP}/1")
+        tester.run(clicks("ann"))
+    assert pa.cpu_count() == threads
+    with pytest.raises(ps.FlowError, match="this FlowTester is closed"):
+        tester.run(clicks("ann"))
+
+
 def test_hosts_can_be_changed_before_the_first_epoch() -> None:
     with FlowTester(CLICKS, hosts=1) as tester:
         tester.scale(STEP, 2)
@@ -222,6 +234,16 @@ def test_a_checkpoint_is_continued_by_the_next_tester(tmp_path: Path) -> None:
     other = ps.flow(source("user string")).key_by("user", slots=4).aggregate(n=ps.count())
     with pytest.raises(ps.CheckpointError, match="slot count"):
         FlowTester(other, checkpoint=tmp_path)
+
+
+def test_a_checkpoint_is_continued_by_a_flow_with_more_steps_and_names(tmp_path: Path) -> None:
+    with FlowTester(CLICKS, checkpoint=tmp_path) as tester:
+        tester.run(clicks("ann"))
+    rows = ps.flow(source("user string, n long")).select("user", "n")
+    named = rows.key_by("user", slots=8).aggregate(total=ps.sum("n"), name="clicks")
+    with FlowTester(named, checkpoint=tmp_path) as tester:
+        assert totals(tester.run(clicks("ann"))) == {"ann": 2}
+        assert tester.hosts == {"clicks": ["clicks/0", "clicks/1"]}
 
 
 def test_an_epoch_that_fails_has_changed_nothing() -> None:
@@ -289,6 +311,31 @@ def test_a_flow_survives_a_crash_at_each_point() -> None:
     assert set(fired) & moves
 
 
+TIMED = ps.flow(source("user string, at timestamp", name="timed"), event_time="at")
+COUNTED = TIMED.key_by("user", slots=8).window(ps.tumbling("10s")).aggregate(n=ps.count())
+FLOWS = {
+    "window": COUNTED,
+    "windows of windows": COUNTED.key_by("window_end", slots=4).top(
+        1, "n desc", until="window_end"
+    ),
+    "session": TIMED.key_by("user").window(ps.session_window("3s")).aggregate(n=ps.count()),
+    "top": TIMED.key_by("user").top(2, by="at desc"),
+    "distinct": TIMED.key_by("user").distinct(),
+    "processor": TIMED.key_by("user").process(Silence()),
+    "ordered": TIMED.ordered().key_by("user").distinct(),
+    "one host": COUNTED.on_one_host(),
+    "self-join": TIMED.join(TIMED.select("user", seen="at"), on="user", ttl="1 hour"),
+}
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_all_kinds_of_flows_survive(name: str) -> None:
+    epochs = [[(f"u{n % 5}", at(10 * turn + n)) for n in range(9)] for turn in range(3)]
+    points = ["host.applied", "host.seal", "courier.sent", "driver.sealed"]
+    kills = [Fault(point, "kill") for point in points]
+    assert assert_survives(FLOWS[name], epochs, kills) == points
+
+
 def test_what_does_not_survive_is_told() -> None:
     runs = iter(range(100))
 
@@ -298,7 +345,7 @@ def test_what_does_not_survive_is_told() -> None:
         return pa.record_batch({"n": pa.array([number] * batch.num_rows, pa.int64())})
 
     flow = ps.flow(source("n long")).map_batches(counted).key_by("n").aggregate(c=ps.count())
-    with pytest.raises(AssertionError, match=r"with a fault at host\.applied epoch \d gave"):
+    with pytest.raises(AssertionError, match=r"with a fault at host\.applied, epoch \d gave"):
         assert_survives(flow, [[(1,)], [(1,)]], [Fault("host.applied", "kill")])
 
 
@@ -353,7 +400,7 @@ def test_unknown_steps_and_hosts_are_named_with_those_that_there_are() -> None:
             with pytest.raises(ps.SettingError, match="no step 'sums'") as refused:
                 ask()
             assert STEP in refused.value.hint
-        with pytest.raises(ps.SettingError, match=f"no host 'x'.*{STEP}/0"):
+        with pytest.raises(ps.SettingError, match=f"unknown host 'x'.*{STEP}/0"):
             tester.kill("x")
 
 

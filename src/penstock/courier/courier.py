@@ -99,7 +99,7 @@ class Courier:
         except CutInputError as cut:
             # Spark tells the driver why the input broke off.
             _log.warning(
-                "Partition %d of epoch %d fails and Spark will retry it: %s",
+                "Partition %d of epoch %d failed, and Spark will retry its task: %s",
                 task.partition,
                 plan.epoch,
                 cut,

@@ -239,7 +239,7 @@ class LiveRun:
         except BaseException as failed:
             # Couriers are told. A fault that a test injects here ends the thread as a kill would.
             if self.over is None and not isinstance(failed, PenstockError):
-                log.warning("run %s ends on %s: %r", self.number, self._where["host"], failed)
+                log.warning("Run %s ends on host %s: %r", self.number, self._where["host"], failed)
             self.end(failed)
         finally:
             for courier in list(self._streams):

@@ -45,4 +45,4 @@ class HostVitals(MovedState):
     awaited_slots: int = 0
     """Number of partial slots whose previous host is still needed. The store has all of the others."""
     watermark_ms: int | None = None
-    """Watermark, in milliseconds, that had fired on a live host at the end of the epoch; None if unknown."""
+    """Watermark of a live host at the end of the epoch, in milliseconds since 1970; None if unknown."""

@@ -16,7 +16,7 @@ from itertools import islice
 _SHARE = 0.5
 """Fraction of the time that chunks may take, one after the other: at 1.8 ms a chunk, one every 3.6 ms."""
 _FEW, _MANY = 4.0, 24.0
-"""Rows that arrive in a full pause. The courier does not pause for `_FEW`, and pauses in full for `_MANY`."""
+"""Rows per pause: with `_FEW` or fewer the courier does not pause, with `_MANY` or more it pauses in full."""
 _SMOOTH = 0.1
 """Weight of the newest chunk in smoothed costs."""
 _SPAN_S, _KEPT_S = 0.25, 10.0

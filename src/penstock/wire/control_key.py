@@ -86,7 +86,7 @@ class KeyFile:
             self._kept = file
             return
         _log.warning(
-            "set %s or %s to use `penstock ctl` with this query: its token cannot be saved: %s",
+            "Set %s or %s to use `penstock ctl` with this query: its token cannot be saved: %s",
             *(TOKEN, TOKEN_FILE, problem),
         )
 

@@ -162,7 +162,7 @@ class Endpoint:
                 yield writer, reader
             except BaseException:
                 reader.cancel()
-                with suppress(Exception):  # else Arrow complains of the broken stream on stderr
+                with suppress(Exception):  # without it Arrow writes an error to stderr
                     writer.close()
                 raise
             writer.close()
@@ -333,7 +333,7 @@ class Endpoints:
 
 
 def _first_line(error: Exception) -> str:
-    """What went wrong, without what Flight and gRPC put around it.
+    """Return the message of an error without the text that Flight and gRPC put around it.
 
     >>> _first_line(OSError("Flight returned unavailable error, with message: Socket closed. gRPC client \
 debug context: UNAVAILABLE:Socket closed"))

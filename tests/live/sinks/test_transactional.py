@@ -51,7 +51,7 @@ def commit(place: Place, epoch: int, *runs: tuple[int, int]) -> None:
 
 
 def outbox(place: Place) -> list[str]:
-    return [found.name for found in Store(place).files.below(OUTBOX)]
+    return [file.name for file in Store(place).files.below(OUTBOX)]
 
 
 @pytest.fixture

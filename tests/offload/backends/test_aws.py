@@ -41,8 +41,8 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def stand_in() -> Iterator[LambdaStandIn]:
-    with LambdaStandIn("flow", lambda: InProcess(Handler(BurstWorker(FLOW)))) as found:
-        yield found
+    with LambdaStandIn("flow", lambda: InProcess(Handler(BurstWorker(FLOW)))) as stand_in:
+        yield stand_in
 
 
 def invoker(stand_in: LambdaStandIn, payload_limit: int = PAYLOAD_LIMIT) -> LambdaInvoker:

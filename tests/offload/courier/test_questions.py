@@ -68,7 +68,7 @@ def test_concurrency_is_limited() -> None:
     workers = Asked(does)
     made = dict(Invocations(workers, asked(6), total, 3, 10_000).finished())
     assert workers.most == 3
-    assert sum(found or 0 for found in made.values()) == 2 * sum(range(12))
+    assert sum(result or 0 for result in made.values()) == 2 * sum(range(12))
     assert all(0 < timeout <= 10_000 for timeout in workers.timeouts)
 
 
@@ -96,7 +96,7 @@ def test_requests_without_a_free_worker_in_time_are_not_sent() -> None:
     late = threading.Event()
     workers = Asked(lambda number, request: WORK.answer(request) if late.wait(10) else b"")
     invocations = Invocations(workers, asked(4), total, 1, 100)
-    assert [found for _, found in invocations.finished()] == [None] * 4
+    assert [result for _, result in invocations.finished()] == [None] * 4
     late.set()
     assert invocations.failures == {"timeout": 4}
     assert len(workers.timeouts) == 1

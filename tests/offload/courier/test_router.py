@@ -35,8 +35,8 @@ SHARES = np.array([0.0, 0.2, 0.7, 1.0])
 
 def segment_of(plan: StepPlan, *maps: MapStep) -> Segment:
     steps: tuple[Step, ...] = (*maps, KeyedStep("step", SLOTS, plan))
-    [found] = segments(FlowPlan((SourcePlan(plan.inputs[0]),), steps))
-    return found
+    [segment] = segments(FlowPlan((SourcePlan(plan.inputs[0]),), steps))
+    return segment
 
 
 def router_of(plan: StepPlan, shares: Any = SHARES) -> Router:

@@ -78,13 +78,13 @@ class Load:
 
     def checkpoint(self, rows: int, returned: int = 0, carried: int = 0) -> None:
         """Two couriers report the rows since the last checkpoint."""
-        told = Offloaded(STEP, rows=carried, records=carried // 10, returned=returned)
+        offloaded = Offloaded(STEP, rows=carried, records=carried // 10, returned=returned)
         seen = tuple(
             Seen(
                 rows,
                 loads={STEP: np.full(SLOTS, rows // SLOTS)},
                 routed={STEP: Routed(rows, False)},
-                offloaded=(told,) if carried else (),
+                offloaded=(offloaded,) if carried else (),
             )
             for _ in range(2)
         )
@@ -92,7 +92,7 @@ class Load:
         event = ev.KeysCounted(100.0 * self.m, 1, (), loads, seen, ev.Aid(True, None, 2))
         self.said += self.machine.handle(event)
 
-    def told(self) -> Iterator[tuple[str, ...]]:
+    def reasons(self) -> Iterator[tuple[str, ...]]:
         for one in self.said:
             if isinstance(one, do.Tell) and one.entry.event == "offload":
                 yield tuple(one.entry.facts["reasons"])
@@ -128,7 +128,7 @@ def test_a_burst_goes_to_burst_workers_within_half_a_second_and_comes_back() -> 
     assert load.offload.deadline_ms >= 200
     load.pass_slots(400.0, 60)
     assert not load.offload.shares.any()
-    assert len(list(load.told())) >= 2
+    assert len(list(load.reasons())) >= 2
 
 
 def test_burst_workers_that_do_not_answer_are_paused_and_replaced() -> None:
@@ -141,7 +141,7 @@ def test_burst_workers_that_do_not_answer_are_paused_and_replaced() -> None:
     assert any(isinstance(one, do.RenewWorkers) for one in load.said)
     load.pass_slots(3_000.0, 1)
     assert load.offload is None
-    assert (NO_ANSWER,) in load.told()
+    assert (NO_ANSWER,) in load.reasons()
     load.pass_slots(3_000.0, 25)
     assert load.offload is not None, "they are used again after a while"
 

@@ -232,5 +232,5 @@ def test_huge_keys() -> None:
     ordered = keys.take(np.argsort(keys.hashes))
     which, rows = segment.find(ordered, np.arange(len(ordered)))
     values = segment.take(rows)["n"].to_pylist()
-    entries = dict(zip(codec.as_tuples(ordered.take(which)), values, strict=True))
-    assert entries == {(name,): n for n, name in enumerate(names)}
+    stored = dict(zip(codec.as_tuples(ordered.take(which)), values, strict=True))
+    assert stored == {(name,): n for n, name in enumerate(names)}

@@ -26,7 +26,7 @@ SCHEMA = pa.schema(
 PLAIN = ["__present", "v.n", "m.__map", "l.__list"]
 
 Part = tuple[Any, bool, Any]
-"""Elements, whether they are a patch, and what is gone."""
+"""(elements, whether they are a patch, removed keys or number of removed elements)."""
 
 
 def some_part(rng: random.Random, elements: Any, gone: Any) -> Part:

@@ -239,16 +239,16 @@ def assert_delta(twin: Twin, delta: pa.Table) -> None:
     keys = twin.codec.from_storage(delta.column("__key"))
     assert [row["__hash"] for row in rows] == keys.hashes.tolist()
     assert [row["__slot"] for row in rows] == slots_of(keys.hashes, SLOTS).tolist()
-    rows: dict[Value, Value | None] = {}
+    written: dict[Value, Value | None] = {}
     for key, row in zip(twin.codec.as_tuples(keys), rows, strict=True):
         values = [row[column.name] for column in COLUMNS]
         assert row["__present"] == (key in twin.model)
         if row["__present"]:
-            rows[key] = (*values[:3], _micros(values[3]), values[4], tuple(values[5]))
+            written[key] = (*values[:3], _micros(values[3]), values[4], tuple(values[5]))
         else:
             assert values == [None] * len(COLUMNS)
-            rows[key] = None
-    assert list(rows.items()) == [(k, twin.model.get(k)) for k in twin.changed | twin.dirty]
+            written[key] = None
+    assert list(written.items()) == [(k, twin.model.get(k)) for k in twin.changed | twin.dirty]
 
 
 def _micros(value: Any) -> int:

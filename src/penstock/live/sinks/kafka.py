@@ -161,7 +161,7 @@ class KafkaWriter(LiveWriter):
         self._since = 0.0
         self._away, self._wrote = ToldOnce(_log), False
         settings = {"bootstrap.servers": sink.servers, "on_delivery": self._note} | _WRITES
-        settings["error_cb"] = lambda error: self._away.tell(f"Kafka, tried again: {error}")
+        settings["error_cb"] = lambda error: self._away.tell(f"Kafka: {error}; retrying")
         self._producer = confluent.Producer(settings | dict(sink.options), logger=_log)
 
     def write(self, batch: pa.RecordBatch, ids: RowIds) -> None:

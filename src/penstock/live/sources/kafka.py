@@ -380,7 +380,7 @@ class KafkaReader(LiveReader):
         if error.fatal():
             self._fatal = error
         else:
-            self._away.tell(f"Kafka, tried again: {error}")
+            self._away.tell(f"Kafka: {error}; retrying")
 
     def _check(self, message: Any) -> None:
         """Raise or log the error that librdkafka delivers in place of a message."""

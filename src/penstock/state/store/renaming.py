@@ -1,11 +1,11 @@
-"""Steps of a checkpoint that get other names.
+"""Renaming of steps in a checkpoint.
 
-A segment does not say which step it belongs to; manifests and layouts do. When a flow is started whose steps
-have other names than before, its manifests are written again with the new names, as those of the new
-generation. The files that they name stay where they are.
+A segment does not name its step; manifests and layouts do. When a flow starts with other step names than
+before, its manifests are written again with the new names, as manifests of the new generation. The segments
+stay as they are.
 
-`flow.json` has the new names first, with the generation from which on they hold. So a start that breaks off
-is finished by the next one: each file's generation tells which names it has.
+The new names are written to `flow.json` first, with the generation from which they are valid. So the next
+start can finish a renaming that was interrupted: the generation of a file determines its names.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _HOST_FACTS = ("host", "source", "home")
 
 
 def rename_steps(store: Store, renamings: Iterable[Renaming]) -> None:
-    """Write all manifests that have old names again, with the new ones. May be repeated after a crash.
+    """Rewrite all manifests that have old names with the new ones. Can be repeated after a crash.
 
-    The newest comes first: an older manifest of a newer generation would void it. A damaged one is left out,
-    as it cannot be continued from.
+    The newest is written first, since an older manifest of a newer generation would invalidate it. A damaged
+    manifest is skipped, since no flow can continue from it.
     """
     layouts: dict[str, str] = {}
     renamings = list(renamings)
@@ -57,7 +57,7 @@ def rename_steps(store: Store, renamings: Iterable[Renaming]) -> None:
 
 
 def names_since(generation: int, renamings: Iterable[Renaming]) -> dict[str, str]:
-    """The present names of steps, by those that files of a generation have; empty if these still hold.
+    """Step name in files of a generation -> current name; empty if the names have not changed since.
 
     >>> steps = [Renaming(2, {"a-2": "a-1", "a-4": "a-2"}), Renaming(3, {"a-1": "clicks", "a-2": "a-2"})]
     >>> names_since(1, steps), names_since(2, steps), names_since(3, steps)
@@ -72,7 +72,7 @@ def names_since(generation: int, renamings: Iterable[Renaming]) -> dict[str, str
 
 
 def renamed_manifest(manifest: Manifest, names: Names, layout: str) -> Manifest:
-    """The manifest with the new names of steps and hosts, and with this file as its layout."""
+    """A copy of the manifest with the new names of steps and hosts, and with this layout file."""
     return replace(
         manifest,
         layout=layout,
@@ -90,7 +90,7 @@ def renamed_manifest(manifest: Manifest, names: Names, layout: str) -> Manifest:
 
 
 def renamed_layout(layout: Layout, names: Names, tag: str) -> Layout:
-    """The layout with the new names of steps, under a tag of its own. The files are the same."""
+    """A copy of the layout with the new names of steps and a new tag. It names the same files."""
     steps = {
         _step(step, names): _renamed_files(files, names) for step, files in layout.steps.items()
     }
@@ -122,6 +122,6 @@ def _step(step: str, names: Names) -> str:
 
 
 def _host(host: str, names: Names) -> str:
-    """The id of a host, whose first part is the name of its step."""
+    """The new id of a host. An id starts with the name of the host's step."""
     step, slash, number = host.rpartition("/")
     return f"{_step(step, names)}{slash}{number}"
