@@ -55,7 +55,7 @@ def shares() -> list[tuple[str, str]]:
 
 
 def moves(flow: EventTrial) -> tuple[Request, ...]:
-    """Requests that move all slots of all steps to a host that owns few of them."""
+    """Requests that move all slots of all steps to the host with the fewest slots."""
     made = []
     for number, step in enumerate(flow.cluster.flow.keyed):
         slots = {host: len(held) for _, host, held in flow.cluster.relocation.owners()}

@@ -28,7 +28,7 @@ from tests.trials.trial import Mishap, hows
 SCHEMA = pa.schema([("n", pa.int64()), ("price", pa.int64())])
 POINTS = [name for name in FAULT_POINTS if name.startswith(("courier.off", "driver.", "store."))]
 SKIPPED = ("driver.layout", "driver.clean")
-"""Settings of a flow without state."""
+"""Fault points of upkeep, which a flow without state does not pass."""
 
 
 def dear(batch: pa.RecordBatch) -> pa.RecordBatch:

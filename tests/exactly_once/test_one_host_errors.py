@@ -83,7 +83,7 @@ class ByLast(Running):
 
 
 class Last(Running):
-    """A step whose output follows the epoch's own rows."""
+    """A step that processes rows emitted at the end of the epoch."""
 
     output_schema = "digit long, n long, total long"
     bad = -1
