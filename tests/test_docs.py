@@ -1,4 +1,4 @@
-"""The pages for people: links and anchors lead somewhere, Python blocks compile, lines fit a screen."""
+"""Checks of the documentation: links and anchors exist, Python blocks compile, lines fit a screen."""
 
 from __future__ import annotations
 
@@ -52,10 +52,12 @@ def _blocks(text: str) -> Iterator[tuple[int, str, str]]:
 
 def _links(text: str) -> Iterator[tuple[int, str]]:
     """Line and target of each link or image to a file or a heading of this repository."""
-    for number, line in _prose(text):
-        for target in _LINK.findall(re.sub(r"`[^`]*`", "", line)):
-            if not re.match(r"[a-z]+:", target):
-                yield number, target
+    lines = dict(_prose(text))
+    prose = "\n".join(lines.get(number, "") for number in range(1, text.count("\n") + 2))
+    prose = re.sub(r"`[^`\n]*`", "", prose)
+    for link in _LINK.finditer(prose):
+        if not re.match(r"[a-z]+:", link[1]):
+            yield prose.count("\n", 0, link.start()) + 1, link[1]
 
 
 def _anchors(text: str) -> set[str]:
@@ -123,7 +125,7 @@ def test_every_report_and_picture_is_linked() -> None:
 
 
 def test_the_checks_see_what_they_look_for() -> None:
-    text = "# A `b`\nSee [x](no.md#a-b), ![y](z.png).\n```python\nif\n```\n"
-    assert [target for _, target in _links(text)] == ["no.md#a-b", "z.png"]
+    text = "# A `b`\n`[c](d)` [x\ny](no.md#a-b), ![z](z.png).\n```python\nif [e](f)\n```\n"
+    assert list(_links(text)) == [(2, "no.md#a-b"), (3, "z.png")]
     assert _anchors(text) == {"a-b"}
-    assert list(_blocks(text)) == [(4, "python", "if")]
+    assert list(_blocks(text)) == [(5, "python", "if [e](f)")]
