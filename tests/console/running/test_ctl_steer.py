@@ -60,7 +60,7 @@ def test_steer_tells_what_is_in_force(
     ]
     shown = told(capsys)
     assert "SLA average latency at most 2 s over any 5 s" in shown
-    assert "policy drs(0.3) dry run: it only tells" in shown
+    assert "policy drs(0.3) dry run: decisions are shown, not carried out" in shown
     assert "sum good 1 2 6 300 ms 30% 100%" in shown
 
 
