@@ -62,7 +62,8 @@ if TYPE_CHECKING:
         StepError,
         StoreError,
     )
-    from penstock.flows.flow import Flow, KeyedFlow, WindowedFlow, flow
+    from penstock.flows.begin import flow
+    from penstock.flows.flow import Flow, KeyedFlow, WindowedFlow
     from penstock.live.sinks.sink import RowIds
     from penstock.live.sources.kafka import kafka
     from penstock.live.sources.rate import rate
@@ -99,7 +100,8 @@ _HOMES = {
     "control.treat.decision": "Bounds Decision Policy Treatment new_host",
     "errors": "CheckpointError FlowError HostLostError NullKeyError PenstockError ProtocolError "
     "SettingError StepError StoreError",
-    "flows.flow": "Flow KeyedFlow WindowedFlow flow",
+    "flows.begin": "flow",
+    "flows.flow": "Flow KeyedFlow WindowedFlow",
     "live.sinks.sink": "RowIds",
     "live.sources.kafka": "kafka",
     "live.sources.rate": "rate",

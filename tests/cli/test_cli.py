@@ -1,4 +1,4 @@
-"""How the `penstock` command begins and ends."""
+"""Exit codes, errors and help of the `penstock` command."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ends_with(*arguments: str) -> int:
 
 @pytest.fixture
 def verb(monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
-    """The command with room for one more verb, taken out again afterwards."""
+    """The command, to which a test may add a verb; it is removed afterwards."""
     monkeypatch.setattr(cli.app, "registered_commands", [*cli.app.registered_commands])
     return cli.app
 
@@ -54,11 +54,11 @@ def test_a_penstock_error_is_shown_without_traceback(
         raise SettingError("the folder [x] is full", hint="free some space")
 
     assert ends_with("fail") == 2
-    told = capsys.readouterr().err
-    assert told == "SettingError: the folder [x] is full\nWhat to do: free some space\n"
+    printed = capsys.readouterr().err
+    assert printed == "SettingError: the folder [x] is full\nWhat to do: free some space\n"
 
 
-def test_another_error_is_a_defect(verb: typer.Typer) -> None:
+def test_any_other_error_shows_its_traceback(verb: typer.Typer) -> None:
     @verb.command()
     def fail() -> None:
         raise ZeroDivisionError

@@ -37,12 +37,12 @@ def call(verb: str, folder: Path, *words: str) -> Result:
 def test_a_cluster_comes_up_once_and_goes_down(folder: Path) -> None:
     up = call("up", folder, "--workers", "1", "--cores", "2", "--memory", "512m")
     assert up.exit_code == 0, up.output
-    told = json.loads(call("status", folder, "--json").stdout)
-    assert f'ps.session(master="{told["master"]}")' in up.stdout
+    status = json.loads(call("status", folder, "--json").stdout)
+    assert f'ps.session(master="{status["master"]}")' in up.stdout
     assert "1 worker with 2 task slots" in up.stdout
-    assert set(told["daemons"]) == {"master", "worker-1"}
-    assert told["missing"] == []
-    for pid in told["daemons"].values():
+    assert set(status["daemons"]) == {"master", "worker-1"}
+    assert status["missing"] == []
+    for pid in status["daemons"].values():
         listening = [
             one.laddr.ip
             for one in psutil.Process(pid).net_connections("inet")
@@ -53,16 +53,16 @@ def test_a_cluster_comes_up_once_and_goes_down(folder: Path) -> None:
 
     again = call("up", folder)
     assert isinstance(again.exception, SettingError)
-    assert told["master"] in again.exception.message
+    assert status["master"] in again.exception.message
 
-    psutil.Process(told["daemons"]["master"]).kill()
+    psutil.Process(status["daemons"]["master"]).kill()
     broken = call("status", folder)
     assert broken.exit_code == 1
     assert "master has ended" in broken.stdout
 
     down = call("down", folder)
-    assert (down.exit_code, down.stdout) == (0, f"{told['master']} has ended.\n")
-    assert marked(told["mark"]) == []
+    assert (down.exit_code, down.stdout) == (0, f"{status['master']} has ended.\n")
+    assert marked(status["mark"]) == []
     assert (folder / "logs/master.log").exists()
     down = call("down", folder)
     assert (down.exit_code, down.stdout) == (0, "No cluster runs.\n")
@@ -78,7 +78,7 @@ def test_a_cluster_comes_up_once_and_goes_down(folder: Path) -> None:
     ],
 )
 def test_an_up_that_is_broken_off_leaves_nothing(folder: Path, number: int) -> None:
-    """By Ctrl-C or SIGTERM; after a kill -9, `down` finds what is left."""
+    """Ctrl-C and SIGTERM end what was started; after a kill -9, `down` does."""
     command = [sys.executable, "-m", "penstock", "cluster", "up", "--folder", str(folder)]
     started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     state = folder / "cluster.json"
@@ -95,8 +95,8 @@ def test_an_up_that_is_broken_off_leaves_nothing(folder: Path, number: int) -> N
         started.send_signal(signal.SIGSTOP)
     started.send_signal(number)
     started.send_signal(signal.SIGCONT)
-    told, _ = started.communicate(timeout=60)
-    assert "Traceback" not in told
+    output, _ = started.communicate(timeout=60)
+    assert "Traceback" not in output
     if number == signal.SIGKILL:
         assert marked(mark)
         assert "has ended" in call("down", folder).stdout
@@ -125,18 +125,18 @@ with running_cluster(Shape(workers=1), Path(sys.argv[1])) as cluster:
 
 @pytest.mark.cluster
 def test_a_cluster_ends_with_its_owner(folder: Path) -> None:
-    """However that ends."""
+    """Even if the owner is killed."""
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(folder)], stdout=subprocess.PIPE, text=True
     )
     assert owner.stdout is not None
     mark = owner.stdout.readline().strip()
     try:
-        found = marked(mark)
-        assert len(found) == 2
+        processes = marked(mark)
+        assert len(processes) == 2
         owner.kill()
         owner.communicate()
-        _, left = psutil.wait_procs(found, timeout=30)
+        _, left = psutil.wait_procs(processes, timeout=30)
         assert not left
     finally:
         end_all(mark)
@@ -146,15 +146,15 @@ def test_executors_find_what_this_process_finds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = import_path({"PYTHONPATH": "/somewhere"}).split(os.pathsep)
-    assert found[:2] == ["/somewhere", os.getcwd()]
-    assert str(tmp_path) in found
-    assert not [place for place in found if place.startswith(sys.prefix)]
+    paths = import_path({"PYTHONPATH": "/somewhere"}).split(os.pathsep)
+    assert paths[:2] == ["/somewhere", os.getcwd()]
+    assert str(tmp_path) in paths
+    assert not [place for place in paths if place.startswith(sys.prefix)]
     assert MARK not in os.environ
 
 
 class Stranger(socketserver.BaseRequestHandler):
-    """Answers with what is no HTTP."""
+    """A server that does not speak HTTP."""
 
     def handle(self) -> None:
         self.request.recv(1)
@@ -168,8 +168,8 @@ def test_a_stranger_on_the_port_of_the_master_is_not_taken_for_it(tmp_path: Path
         assert cluster.facts() == {}
 
 
-def test_the_ports_of_a_master_are_none_that_others_get_by_chance(tmp_path: Path) -> None:
-    """They could be taken before it has them, and while it is away."""
-    given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    made = Cluster(tmp_path, Shape())
-    assert max(int(made.master.rpartition(":")[2]), made._ui_port) < given
+def test_the_ports_of_a_master_are_not_ephemeral(tmp_path: Path) -> None:
+    """Other processes could get an ephemeral port before the master has it, or while it restarts."""
+    first_ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    cluster = Cluster(tmp_path, Shape())
+    assert max(int(cluster.master.rpartition(":")[2]), cluster._ui_port) < first_ephemeral

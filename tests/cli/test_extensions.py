@@ -1,4 +1,4 @@
-"""Verbs and workloads of other packages: found where they are installed, asked for where not."""
+"""Verbs and workloads of other packages: used if installed; otherwise the error names the package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cli.test_cli import ends_with
 
 @pytest.fixture
 def product_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Penstock as it is without any other package."""
+    """Penstock without any other package."""
     monkeypatch.setattr(extensions, "entry_points", lambda **chosen: EntryPoints())
 
 
@@ -25,18 +25,18 @@ def test_help_lists_verbs_without_loading_them(
 
     monkeypatch.setattr(extensions, "entry_points", fail)
     assert ends_with("--help") == 0
-    told = capsys.readouterr().out
-    assert "bench" in told
-    assert "nexmark" in told
+    printed = capsys.readouterr().out
+    assert "bench" in printed
+    assert "nexmark" in printed
 
 
 @pytest.mark.parametrize("words", [("bench", "--help"), ("nexmark", "generate", "--help")])
-def test_an_installed_verb_tells_its_own_options(
+def test_an_installed_verb_shows_its_own_options(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ends_with(*words) == 0
-    told = capsys.readouterr().out
-    assert f"penstock {' '.join(words[:-1])} [OPTIONS]" in told
+    printed = capsys.readouterr().out
+    assert f"penstock {' '.join(words[:-1])} [OPTIONS]" in printed
 
 
 def test_an_installed_verb_ends_as_others_do(capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,9 +54,9 @@ def test_a_missing_package_is_named(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ends_with(*words) == 2
-    told = capsys.readouterr().err
-    assert "in the package penstock-bench, which is not installed" in told
-    assert "make setup; elsewhere: pip install penstock-bench" in told
+    printed = capsys.readouterr().err
+    assert "in the package penstock-bench, which is not installed" in printed
+    assert "make setup; elsewhere: pip install penstock-bench" in printed
 
 
 @pytest.mark.usefixtures("product_alone")

@@ -33,14 +33,14 @@ def test_policies_are_compared_in_a_table() -> None:
 
 def test_json_holds_the_same_figures() -> None:
     result = run("steady(500)", "--duration", "20s", "--policy", "static(2)", "--json")
-    (told,) = json.loads(result.stdout)
-    assert told["policy"] == "static(2)"
-    assert told["success"] == 1.0
-    assert told["hosts"] == 2.0
-    assert told["arrived"] == pytest.approx(10_000, rel=0.05)
+    (figures,) = json.loads(result.stdout)
+    assert figures["policy"] == "static(2)"
+    assert figures["success"] == 1.0
+    assert figures["hosts"] == 2.0
+    assert figures["arrived"] == pytest.approx(10_000, rel=0.05)
 
 
-def test_the_journal_tells_what_was_done(tmp_path: Path) -> None:
+def test_the_journal_has_decisions_and_results(tmp_path: Path) -> None:
     file = tmp_path / "journal.txt"
     result = run(
         "steady(1000)", "--duration", "60s", "--service-rate", "500", "--journal", str(file),
@@ -53,14 +53,14 @@ def test_the_journal_tells_what_was_done(tmp_path: Path) -> None:
     assert any("done" in line and "scale out" in line for line in lines)
 
 
-def test_a_trace_of_ones_own(tmp_path: Path) -> None:
+def test_a_trace_file(tmp_path: Path) -> None:
     file = tmp_path / "trace.csv"
     rows = [f"{m * 100},{m % 4},20" for m in range(300)]
     file.write_text("\n".join(["time_ms,slot,count", *rows]) + "\n")
     result = run("--trace", str(file), "--slots", "4", "--policy", "static(1)", "--json")
-    (told,) = json.loads(result.stdout)
-    assert told["arrived"] == 6000
-    assert told["success"] == 1.0
+    (figures,) = json.loads(result.stdout)
+    assert figures["arrived"] == 6000
+    assert figures["success"] == 1.0
 
 
 def test_a_flow_of_two_steps_shares_the_bound() -> None:
@@ -79,11 +79,11 @@ def test_functions_take_up_a_burst() -> None:
     header, line = run(*burst, "--functions", "30").stdout.splitlines()
     assert header.split()[-3:] == ["functions", "their", "rows"]
     assert int(line.split()[-2]) > 5
-    (told,) = json.loads(run(*burst, "--functions", "30", "--json").stdout)
+    (figures,) = json.loads(run(*burst, "--functions", "30", "--json").stdout)
     (without,) = json.loads(run(*burst, "--engine", "epochs", "--json").stdout)
-    assert told["success"] > without["success"] + 0.2
-    assert told["hosts"] == 3.0
-    assert told["money"]["functions"] > 0
+    assert figures["success"] > without["success"] + 0.2
+    assert figures["hosts"] == 3.0
+    assert figures["money"]["functions"] > 0
     assert "functions" not in without
 
 
@@ -98,6 +98,6 @@ def test_functions_take_up_a_burst() -> None:
         (("steady", "--journal", "no/such/folder/file"), "no such folder"),
     ],
 )
-def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...], message: str) -> None:
+def test_invalid_options_are_refused(arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(SettingError, match=message):
         run(*arguments)

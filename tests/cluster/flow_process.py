@@ -19,7 +19,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
 import penstock as ps
 from penstock import codec
 from penstock.faults import Fault, arm
+from penstock.sim.shapes import shape
 from penstock.spark.query import FlowQuery
+from penstock.testing import Pace, Uncombined
 from tests.cluster.strikes import Strike, Whom
 from tests.testing.answering import answer_until_closed
 
@@ -54,7 +56,13 @@ class Start:
     live: bool = False
     hosts: int = 2
     couriers: int = 2
-    """Of a live flow."""
+    """Couriers of a live flow."""
+    load: str = f"steady({RATE})"
+    """Rows per second of a live flow, as a shape over time."""
+    at_most: int = 0
+    """Most hosts of a live flow that scales by itself; 0: autoscaling is off."""
+    host_rate: float = 1_000
+    """Rows per second that a host of a flow with autoscaling takes."""
     traps: tuple[Trap, ...] = ()
     host_lost_ms: int = 3_000
     driver_lost_ms: int = 10_000
@@ -64,6 +72,9 @@ class Start:
 def start(spark: SparkSession, folder: str, wanted: Start) -> FlowQuery:
     faults = tuple(trap.fault(folder) for trap in wanted.traps)
     arm(faults)  # those of the driver's own points
+    if wanted.at_most:
+        slow = Fault("host.work", Pace(wanted.host_rate), hits=())
+        faults = (*faults, slow, Fault("courier.sender", Uncombined(), hits=()))
     settings = ps.Settings(
         heartbeat_ms=300,
         host_lost_ms=wanted.host_lost_ms,
@@ -72,20 +83,18 @@ def start(spark: SparkSession, folder: str, wanted: Start) -> FlowQuery:
     )
     sink, checkpoint = ps.to("parquet", path=f"{folder}/out"), f"{folder}/checkpoint"
     if wanted.live:
-        rate = ps.rate(RATE, keys=KEYS, partitions=PARTITIONS)
-        return (
-            ps.flow(rate)
-            .key_by("key", slots=16)
-            .aggregate(total=ps.sum("value"), n=ps.count())
-            .start(
-                sink,
-                checkpoint=checkpoint,
-                mode="live",
-                checkpoint_every="300ms",
-                hosts=wanted.hosts,
-                couriers=wanted.couriers,
-                settings=settings,
-            )
+        rate = ps.rate(shape(wanted.load), keys=KEYS, partitions=PARTITIONS)
+        sums = ps.flow(rate).key_by("key", slots=16).aggregate(total=ps.sum("value"), n=ps.count())
+        if wanted.at_most:
+            sums = sums.sla(latency="500ms", window="1s").elastic(at_most=wanted.at_most)
+        return sums.start(
+            sink,
+            checkpoint=checkpoint,
+            mode="live",
+            checkpoint_every="300ms",
+            hosts=wanted.hosts,
+            couriers=wanted.couriers,
+            settings=settings,
         )
     source = (
         spark.readStream.format("rate-micro-batch")

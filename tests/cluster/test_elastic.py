@@ -41,6 +41,22 @@ def test_executors_come_and_go_with_hosts(cluster: Cluster, flow: FlowProcess) -
     flow.check()
 
 
+def test_the_switch_has_executors_come_and_go(cluster: Cluster, flow: FlowProcess) -> None:
+    """Nobody asks: hosts of 1,000 rows a second each get 400, then 1,800 for 40 s, then 400 again."""
+    load = "burst(400, 4.5, 20s, 40s)"
+    flow.start(Start(live=True, hosts=1, at_most=3, load=load, conf=DYNAMIC))
+    flow.until("len(query.status.hosts) >= 2 and query.status.pending_slots == 0")
+    own = {executor_of(pid).pid for pid in flow.hosts().values()}
+    assert len(own) == len(flow.hosts()), "one host, one executor"
+    flow.until("len(query.status.hosts) == 1 and query.status.pending_slots == 0")
+    (kept,) = {executor_of(pid).pid for pid in flow.hosts().values()}
+    await_condition(lambda: not (own - {kept}) & {one.pid for one in cluster.executors()})
+    decided = flow.ask("[e.event for e in query.journal if e.event in ('began', 'done')]")
+    assert len(decided) >= 2
+    flow.stop()
+    flow.check()
+
+
 @pytest.mark.parametrize("what", ["executor", "worker"])
 def test_a_machine_that_is_taken_away_gives_its_slots_away_first(
     cluster: Cluster, flow: FlowProcess, what: str

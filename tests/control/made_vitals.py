@@ -1,4 +1,4 @@
-"""Vitals made by hand, and what treatments do to them: for tests of policies."""
+"""Vitals for tests of policies, and the effect of treatments on them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def vitals_of(
 
 
 def named(vitals: Vitals) -> Vitals:
-    """With new hosts started, under names of their own."""
+    """The vitals with final names for new hosts."""
     used = iter(f"sum/{n}" for n in range(100) if f"sum/{n}" not in vitals.hosts)
     return replace(
         vitals, hosts=tuple(HostId(next(used)) if is_new(h) else h for h in vitals.hosts)
@@ -35,14 +35,14 @@ def named(vitals: Vitals) -> Vitals:
 
 
 def counts(vitals: Vitals) -> list[int]:
-    found: list[int] = np.bincount(vitals.owner, minlength=len(vitals.hosts)).tolist()
-    return found
+    slots: list[int] = np.bincount(vitals.owner, minlength=len(vitals.hosts)).tolist()
+    return slots
 
 
 def over(
     policy: Policy, vitals: Vitals, until_ms: float, every_ms: float = 100.0
 ) -> list[Decision]:
-    """Decisions at regular times after that of the vitals."""
+    """Decisions of a policy at regular times after that of the vitals."""
     times = np.arange(vitals.now_ms, until_ms + 1, every_ms)
     return [policy.decide(replace(vitals, now_ms=float(now)), BOUNDS) for now in times]
 

@@ -1,4 +1,4 @@
-"""How many couriers there should be: what the policy plans of any load, and that it settles."""
+"""The number of couriers: plans for any load, and that a steady load settles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.control.crew_size import (
 LIMITS = CrewLimits(at_most=6)
 Crew = Sequence[Sequence[Partition]]
 ROWS = 10_000
-"""Rows of a partition that takes all of a courier's time."""
+"""Number of rows from a partition that takes all of a courier's time."""
 
 
 def names(count: int) -> list[Partition]:
@@ -31,7 +31,7 @@ def names(count: int) -> list[Partition]:
 def look(
     crew: Crew, loads: Mapping[Partition, float], time_ms: float, lag_ms: float = 0.0
 ) -> CrewLook:
-    """What couriers tell that have these loads to carry: none works for more than all of its time."""
+    """The report of couriers with these loads. None is busy for more than 100 % of its time."""
     couriers = []
     for part in crew:
         wanted = sum(loads[p] for p in part)
@@ -47,7 +47,7 @@ def settle(
     seconds: int = 100,
     couriers: int = 1,
 ) -> tuple[list[CrewPlan], Crew]:
-    """All plans under a load that stays as it is, each carried out at once, and the crew at the end."""
+    """All plans under a steady load, each carried out at once, and the crew at the end."""
     crew: Crew = dealt(list(loads), couriers)
     looks: list[CrewLook] = []
     plans = []
@@ -71,7 +71,7 @@ some_loads = st.integers(1, 12).flatmap(
 
 
 @given(some_loads, st.integers(1, 12))
-def test_each_partition_is_dealt_once_and_each_courier_reads(
+def test_each_partition_is_assigned_once_and_no_courier_is_idle(
     loads: dict[Partition, float], couriers: int
 ) -> None:
     couriers = min(couriers, len(loads))
@@ -84,7 +84,7 @@ def test_each_partition_is_dealt_once_and_each_courier_reads(
 
 @given(some_loads, st.integers(1, 6))
 def test_a_steady_load_settles(loads: dict[Partition, float], couriers: int) -> None:
-    """From any crew, within the limits, after a few changes; then nobody is too busy who could be helped."""
+    """Any crew settles after a few changes, within the limits, and then relieves all couriers it can."""
     couriers = min(couriers, len(loads))
     plans, crew = settle(loads, couriers=couriers)
     assert len(plans) <= 5, [plan.reason for plan in plans]
@@ -124,7 +124,7 @@ def test_a_partition_that_alone_is_too_much_changes_nothing() -> None:
     assert settle(loads, couriers=1)[0] == []
 
 
-def test_partitions_are_dealt_better_among_as_many_couriers() -> None:
+def test_partitions_are_reassigned_among_the_same_couriers() -> None:
     loads = dict(zip(names(4), (0.3, 0.02, 0.3, 0.02), strict=True))
     plans, crew = settle(loads, seconds=5, couriers=2)
     assert [plan.couriers for plan in plans] == [2]
@@ -135,8 +135,8 @@ def test_partitions_are_dealt_better_among_as_many_couriers() -> None:
 @pytest.mark.parametrize(
     ("hosts_busy", "partitions", "grows"), [(0.2, 2, 1), (0.9, 2, 0), (0.2, 1, 0)]
 )
-def test_rows_that_are_read_later_and_later(hosts_busy: float, partitions: int, grows: int) -> None:
-    """More couriers help if hosts have time, and there is a partition to give away."""
+def test_a_growing_read_lag_adds_a_courier(hosts_busy: float, partitions: int, grows: int) -> None:
+    """More couriers help if hosts are not busy and the courier has more than one partition."""
     loads = dict.fromkeys(names(partitions), 0.1)
     looks = [
         CrewLook(1_000.0 * n, look([list(loads)], loads, 0, 400.0 * n).couriers, hosts_busy)
@@ -150,7 +150,7 @@ def test_rows_that_are_read_later_and_later(hosts_busy: float, partitions: int, 
         )  # fmt: skip
 
 
-def test_it_keeps_to_the_limits() -> None:
+def test_it_stays_within_the_limits() -> None:
     heavy = dict.fromkeys(names(8), 0.4)
     assert len(settle(heavy, CrewLimits(at_most=2))[1]) == 2
     light = dict.fromkeys(names(8), 0.01)

@@ -1,4 +1,4 @@
-"""What a user asks of control: functions and their limits."""
+"""Autoscaling settings: functions and their limits."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from penstock.errors import PenstockError
 from penstock.offload.backends.local.backend import LocalFunctions
 
 
-def test_without_functions_none_are_ever_asked_for() -> None:
+def test_without_functions_none_are_allowed() -> None:
     assert Elastic().offload_settings().at_most == 0
 
 
-def test_functions_say_how_many_they_are_and_how_fast() -> None:
+def test_the_terms_of_functions_reach_the_offload_settings() -> None:
     price = FunctionPrice(per_million=1.0)
     functions = LocalFunctions(at_most=7, speed=0.5, price=price)
     elastic = Elastic(
@@ -28,7 +28,7 @@ def test_functions_say_how_many_they_are_and_how_fast() -> None:
     assert (made.costs.host.per_hour, made.costs.worker) == (1.0, price)
 
 
-def test_a_limit_is_never_raised_beyond_what_there_is() -> None:
+def test_a_limit_never_exceeds_that_of_the_functions() -> None:
     elastic = Elastic(functions=LocalFunctions(at_most=7))
     assert replace(elastic, functions_at_most=3).offload_settings().at_most == 3
     assert replace(elastic, functions_at_most=9).offload_settings().at_most == 7
@@ -45,6 +45,6 @@ def test_a_limit_is_never_raised_beyond_what_there_is() -> None:
         {"warm_for": -1.0},
     ],
 )
-def test_what_cannot_be_is_refused(wrong: dict[str, object]) -> None:
+def test_invalid_settings_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(PenstockError):
         Elastic(**wrong)  # type: ignore[arg-type]

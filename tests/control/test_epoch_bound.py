@@ -1,4 +1,4 @@
-"""How many rows an epoch may take: by the SLA, by what epochs took, and when that changes."""
+"""The bound on rows per epoch: from the SLA and the pace of epochs, and when it changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.control.epoch_bound import FIRST, LEAST_ROWS, EpochBound, Pace, pa
 
 
 def catch_up(bound: EpochBound, truth: Pace, epochs: int, seed: int = 18) -> list[int]:
-    """A backlog that is worked off at a pace that varies by a fifth; returns the bounds that there were."""
+    """Process a backlog at a pace that varies by a fifth. Returns all bounds."""
     random, now, bounds = Random(seed), 0.0, [bound.rows]
     for _ in range(epochs):
         took = truth.epoch_ms(bound.rows) * random.uniform(0.8, 1.2)
@@ -33,7 +33,7 @@ def test_two_epochs_fit_into_the_latency(latency_ms: int, rate: float) -> None:
 
 
 @pytest.mark.parametrize("rate", [5_000.0, 25_000.0, 200_000.0, 2_000_000.0])
-def test_the_bound_follows_what_epochs_take(rate: float) -> None:
+def test_the_bound_follows_the_pace_of_epochs(rate: float) -> None:
     truth = Pace(fixed_ms=120.0, rows_per_s=rate)
     bound = EpochBound(1_000, FIRST)
     bounds = catch_up(bound, truth, 120)
@@ -50,7 +50,7 @@ def test_a_bound_that_is_about_right_stays() -> None:
 
 def test_small_epochs_do_not_raise_it() -> None:
     bound = EpochBound(1_000, FIRST)
-    for n in range(100):  # fast, but they say little of epochs that are six times as large
+    for n in range(100):  # they say little about epochs that are six times as large
         bound.note(1_200, n * 1000, n * 1000 + 100)
     assert bound.due is None
 
@@ -64,7 +64,7 @@ def test_it_is_lowered_before_epochs_fill_it() -> None:
 
 
 def test_a_large_fixed_cost_does_not_starve_a_flow() -> None:
-    truth = Pace(fixed_ms=600.0, rows_per_s=60_000.0)  # no bound on rows keeps the one on latency
+    truth = Pace(fixed_ms=600.0, rows_per_s=60_000.0)  # too slow for the latency bound
     bound = EpochBound(1_000, FIRST)
     catch_up(bound, truth, 200)
     assert bound.rows >= 3_500

@@ -1,4 +1,4 @@
-"""Stateless steps on columns: select, with_columns, filter, as flows have them."""
+"""Stateless steps on columns: select, with_columns, filter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS = pa.RecordBatch.from_pylist(
 
 
 def result(flow: ps.Flow, rows: pa.RecordBatch = ROWS) -> list[dict]:
-    """What the flow's steps make of rows, after they were shipped."""
+    """The rows that the flow's steps return, after pickling them."""
     for step in flow.plan.steps:
         assert isinstance(step, MapStep)
         rows = pickle.loads(pickle.dumps(step.function))(rows)
@@ -48,7 +48,7 @@ def test_with_columns_adds_and_replaces() -> None:
     assert [row["even"] for row in rows] == [True, False, False] * 2
 
 
-def test_filter_keeps_what_is_true() -> None:
+def test_filter_keeps_rows_for_which_the_condition_is_true() -> None:
     expected = [3, 4, 5]
     for condition in (pc.field("value") > 2, lambda batch: pc.greater(batch.column("value"), 2)):
         flow = FLOW.filter(condition)
@@ -67,7 +67,7 @@ def test_steps_follow_one_another() -> None:
     assert [step.id for step in flow.plan.steps] == ["map-1", "map-2", "map-3"]
 
 
-def test_what_cannot_work_is_refused_when_it_is_written() -> None:
+def test_impossible_steps_are_refused_at_once() -> None:
     for make, words in (
         (lambda: FLOW.select("nothing"), "no column 'nothing' to select"),
         (lambda: FLOW.select(), "select needs a column"),

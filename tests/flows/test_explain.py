@@ -1,4 +1,4 @@
-"""What `explain` prints."""
+"""The text that `explain` prints."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AUCTION = pa.schema(
 BID = pa.schema([("auction", pa.int64()), ("at", pa.timestamp("us")), ("price", pa.int64())])
 
 
-def test_a_graph_is_told_step_by_step() -> None:
+def test_a_graph_is_printed_step_by_step() -> None:
     bound = Interval("at", "at", 0, "expires")
     joined = JoinPlan(AUCTION, BID, (("id", "auction"),), "inner", bound)
     top = TopPlan(joined.output, ["id"], 1, "price desc", until="expires")
@@ -82,7 +82,7 @@ def test_streams_and_depths_follow_the_graph() -> None:
     assert plan.reads(1) == (1,)
 
 
-def test_what_functions_may_do_is_told_only_where_there_are_some() -> None:
+def test_operators_for_functions_are_printed_if_the_flow_has_functions() -> None:
     def keep(batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch
 

@@ -1,4 +1,4 @@
-"""The public names: what users may rely on."""
+"""The public names, on which users may rely."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_public_names_are_these() -> None:
     }  # fmt: skip
 
 
-def test_every_folder_says_what_is_in_it() -> None:
+def test_every_folder_has_a_docstring() -> None:
     folders = Path(ps.__path__[0]).rglob("__init__.py")
     assert not [
         folder for folder in folders if not ast.get_docstring(ast.parse(folder.read_text()))

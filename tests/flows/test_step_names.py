@@ -19,7 +19,7 @@ from penstock.state.store.store import Store
 
 SOURCE = ps.rate(1000, keys=40, rows=150_000)
 FLOW = ps.flow(SOURCE, event_time="arrival")
-N = {"n": ps.count()}
+N: dict[str, Any] = {"n": ps.count()}
 OLD_IDS = Path(__file__).parent.parent / "data" / "checkpoint-old-step-ids.tar.gz"
 
 
@@ -188,12 +188,12 @@ def old_store(tmp_path: Path) -> Store:
 
 def two_counts(*names: str | None, mapped: bool = True) -> ps.Flow:
     """The flow of that checkpoint, and a `select` more if `mapped`; its steps have these names."""
-    first, second = ({"name": name} if name else {} for name in names)
+    named: list[dict[str, Any]] = [{"name": name} if name else {} for name in names]
     counted = FLOW.select("key", "value")
     if mapped:
         counted = counted.select("key")
-    counts = counted.key_by("key", slots=4).aggregate(n=ps.count(), **first)
-    return counts.key_by("key", slots=4).aggregate(most=ps.max("n"), **second)
+    counts = counted.key_by("key", slots=4).aggregate(n=ps.count(), **named[0])
+    return counts.key_by("key", slots=4).aggregate(most=ps.max("n"), **named[1])
 
 
 def open_for(flow: ps.Flow, store: Store) -> str:
@@ -201,8 +201,8 @@ def open_for(flow: ps.Flow, store: Store) -> str:
 
 
 def steps_of(store: Store) -> set[tuple[str, ...]]:
-    """The steps of each manifest of a store, wherever it names any."""
-    told = set()
+    """The step names in a store: a tuple for each place in a manifest that has them."""
+    names = set()
     for epoch in store.epochs():
         manifest = store.read_manifest(epoch)
         assert manifest is not None
@@ -217,8 +217,8 @@ def steps_of(store: Store) -> set[tuple[str, ...]]:
             (host.rpartition("/")[0] for host in hosts),
             (group[name].rpartition("/")[0] for group in placed for name in ("host", "home")),
         ):
-            told.add(tuple(sorted(set(named))))
-    return told
+            names.add(tuple(sorted(set(named))))
+    return names
 
 
 def test_an_old_checkpoint_gets_the_names_of_the_flow(old_store: Store) -> None:

@@ -212,11 +212,11 @@ def test_a_plan_round_trips_with_its_offloads() -> None:
     offload = Offload(np.array([0.0, 1.0]), 3, 500, per_courier=(1, 2))
     plan = EpochPlan(7, 0, 2, (), "", "there", ((SEGMENT, offload),), (SEGMENT,))
     decoded = codec.decode(codec.encode(plan), EpochPlan)
-    [(name, offload)] = decoded.map_offloads
+    [(name, decoded_offload)] = decoded.map_offloads
     assert (name, decoded.timed) == (SEGMENT, (SEGMENT,))
-    assert [offload.at_once(n, 2) for n in range(2)] == [1, 2]
-    assert [offload.share_of(n, 2) for n in range(2)] == [0.0, 1.0]
-    assert offload.share_of(0, 3) == 0.5, "it was made for another number of partitions"
+    assert [decoded_offload.at_once(n, 2) for n in range(2)] == [1, 2]
+    assert [decoded_offload.share_of(n, 2) for n in range(2)] == [0.0, 1.0]
+    assert decoded_offload.share_of(0, 3) == 0.5, "it was made for another number of partitions"
 
 
 def test_couriers_of_a_flow_with_keyed_steps_get_their_part_of_an_epoch() -> None:

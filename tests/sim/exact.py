@@ -1,4 +1,4 @@
-"""Record by record: what the fluid model of the simulator is held against."""
+"""A simulation of single records, to check the fluid model of the simulator against."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from penstock.sim.trace import Trace
 
 
 def then_quiet(trace: Trace, seconds: float) -> Trace:
-    """A trace, and some time in which nothing arrives, for queues to be worked off."""
+    """A trace followed by some time without arrivals, in which queues become empty."""
     quiet = np.zeros((round(seconds * 1000 / trace.delta_ms), trace.slots), dtype=np.int32)
     return Trace(trace.delta_ms, np.concatenate([trace.counts, quiet]))
 
 
 @dataclass
 class Exact:
-    """By time slot and slot: records that completed, and the sums of their latencies."""
+    """Completed records and the sums of their latencies, by time slot and slot."""
 
     completed: npt.NDArray[Any]
     latency: npt.NDArray[Any]
@@ -30,10 +30,10 @@ class Exact:
 def exact(
     counts: npt.NDArray[Any], delta_ms: float, service_rate: Sequence[float], owners: Sequence[Any]
 ) -> Exact:
-    """Hosts that work on one record at a time, the oldest first, each record as long as any other.
+    """Simulate hosts that process one record at a time, the oldest first, with equal service times.
 
-    The records of a cohort arrive at even distances. `owners[m]` are the owners in time slot m; a
-    record that a host works on when its slot moves is finished there.
+    The records of a cohort arrive at equal intervals. `owners[m]` are the owners in time slot m. If a slot
+    moves while a host processes one of its records, the host finishes that record.
     """
     length, slots = counts.shape
     out = Exact(np.zeros(counts.shape), np.zeros(counts.shape))

@@ -1,4 +1,4 @@
-"""Burst workers in the simulated data plane: what they carry, how long it takes, and what it costs."""
+"""Burst workers in the simulated data plane: their load, their speed and their cost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ PLANE = Plane(
 
 
 def burst(factor: float, seconds: int = 20, rest: int = 30, at: int = 150) -> Trace:
-    """Of 6,000 records a second, 60 % of two hosts, after 15 s: `at` so many time slots."""
+    """A burst that begins at time slot `at`, over a base of 6,000 records per second.
+
+    The base is 60 % of the capacity of two hosts. A time slot takes 100 ms.
+    """
     rates = [6000.0] * at + [6000.0 * factor] * (10 * seconds) + [6000.0] * (10 * rest)
     return Trace.of_rates(np.outer(rates, np.full(16, 1 / 16)), 100.0, seed=3)
 
@@ -50,17 +53,17 @@ def test_burst_workers_carry_a_burst_that_hosts_alone_cannot(factor: float) -> N
     trace = burst(factor)
     helped, alone = run(trace), run(trace, replace(PLANE, burst_workers=None), "static(2)")
     assert worst(helped) < 0.25 * worst(alone)
-    assert worst(helped, 20, 35) < 1500, "well within the burst it is as before it"
+    assert worst(helped, 20, 35) < 1500, "well within the burst, latency is the same as before it"
     assert helped.completed == pytest.approx(helped.arrived, abs=6000)
     assert helped.series.hosts.max() == 2
     assert 0 < helped.series.workers.max() <= 40
-    assert helped.series.workers[-5:].max() == 0, "and nothing goes to them afterwards"
+    assert helped.series.workers[-5:].max() == 0, "no rows go to them afterwards"
     beyond = helped.arrived - 0.7 * 10_000 * trace.duration_ms / 1000
     assert 0.8 * beyond < helped.worker_rows < helped.arrived
 
 
 def test_couriers_react_in_the_epoch_that_brings_the_burst(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How much that helps depends on where in an epoch the burst begins: the worst case counts."""
+    """The gain depends on when in an epoch the burst begins, so the worst case counts."""
     traces = [burst(5.0, seconds=5, rest=10, at=at) for at in (150, 151, 152, 153)]
     with_reflex = max(worst(run(trace)) for trace in traces)
     monkeypatch.setattr(Reflexes, "reflex", lambda *_: None)
@@ -88,21 +91,21 @@ def test_money_is_that_of_hosts_by_time_and_of_burst_workers_by_use() -> None:
     )
     assert outcome.series.worker_money.sum() == pytest.approx(outcome.money.functions)
     assert outcome.series.worker_money[:14].sum() == 0.0
-    # Their time is at least that of the rows that they did.
+    # Their working time is at least the time for their rows.
     assert used.seconds > outcome.worker_rows / PLANE.service_rate
-    told = outcome.figures()
-    assert told["functions"]["rows"] == outcome.worker_rows
-    assert told["money"]["total"] == pytest.approx(outcome.money.total, abs=1e-6)
+    figures = outcome.figures()
+    assert figures["functions"]["rows"] == outcome.worker_rows
+    assert figures["money"]["total"] == pytest.approx(outcome.money.total, abs=1e-6)
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    one, two = run(burst(4.0)), run(burst(4.0))
-    assert [str(entry) for entry in one.journal] == [str(entry) for entry in two.journal]
-    assert (one.used, one.worker_rows) == (two.used, two.worker_rows)
+    first, second = run(burst(4.0)), run(burst(4.0))
+    assert [str(entry) for entry in first.journal] == [str(entry) for entry in second.journal]
+    assert (first.used, first.worker_rows) == (second.used, second.worker_rows)
 
 
-def test_what_burst_workers_give_back_must_be_merged() -> None:
-    """With 0.05 partial states for a row hosts get little, with 0.9 burst workers are of hardly any use."""
+def test_partial_states_of_burst_workers_must_be_merged() -> None:
+    """With 0.05 partial states per row, hosts have little to merge. With 0.9, burst workers hardly help."""
     trace = burst(5.0)
     cheap, dear = (
         run(trace, replace(PLANE, burst_workers=replace(FUNCTIONS, partials_per_row=part)))
@@ -118,23 +121,23 @@ def test_cold_burst_workers_are_later_than_warm_ones() -> None:
     cold = run(trace, replace(PLANE, burst_workers=replace(slow, warm_for=0.0)))
     assert worst(cold) > worst(warm) + 500
     assert warm.used is not None
-    assert warm.used.cold_starts == 0, "as many are ready as 5 times the stable load needs"
+    assert warm.used.cold_starts == 0, "enough are warm for 5 times the stable load"
 
 
-def test_a_burst_that_lasts_is_handed_to_hosts() -> None:
+def test_a_burst_that_lasts_goes_to_hosts() -> None:
     impatient = replace(FUNCTIONS, patience_ms=10_000.0)
     plane = replace(PLANE, burst_workers=impatient, start_host_ms=10_000.0)
     outcome = run(burst(3.0, seconds=60, rest=10), plane)
     hosts, functions = outcome.series.hosts, outcome.series.workers
     assert hosts[:20].max() == 2
     assert hosts[70] >= 5
-    assert functions[30] > 0, "while hosts come functions help"
+    assert functions[30] > 0, "functions help while hosts start"
     assert functions[65:75].max() == 0
     assert worst(outcome, 25, 75) < 2000
 
 
 class Asks:
-    """Asks for a host after 10 s, and moves a slot at once: that cannot be taken back."""
+    """A policy that adds a host after 10 s and moves a slot at once, so that it cannot be revised."""
 
     def decide(self, vitals: Vitals, bounds: Bounds) -> Decision:
         hosts = vitals.hosts
@@ -156,7 +159,7 @@ def test_a_burst_that_comes_while_hosts_start_is_carried_too() -> None:
 
 
 def test_a_join_behind_leaves_hosts_less_of_the_time() -> None:
-    """Steps take turns: the more a second step takes, the more must go to burst workers."""
+    """Steps take turns, so the more time a second step takes, the more rows go to burst workers."""
     trace, plane = burst(3.0), PLANE
     rows = []
     for fan_out in (0.01, 0.12):
@@ -165,13 +168,13 @@ def test_a_join_behind_leaves_hosts_less_of_the_time() -> None:
             trace, [join], "switch", BOUNDS, plane, hosts=2, shares=(0.8, 0.2), delta_ms=100.0
         )
         first, second = outcome.steps.values()
-        assert second.used is None, "nobody helps the join"
+        assert second.used is None, "burst workers do not help the join"
         assert worst(second, 22, 35) < 3000
         rows.append(first.worker_rows)
     assert rows[1] > 1.05 * rows[0]
 
 
-def test_a_pool_lets_go_of_what_was_idle_for_long() -> None:
+def test_a_pool_ends_workers_that_were_idle_for_long() -> None:
     pool = SimWorkers(
         WorkerPlane(start_ms=100.0, overhead_ms=0.0, idle_ms=1000.0), host_rate=1000.0
     )
@@ -184,7 +187,7 @@ def test_a_pool_lets_go_of_what_was_idle_for_long() -> None:
     assert len(pool) == 1
 
 
-def test_no_more_than_there_may_be() -> None:
+def test_a_pool_stays_within_its_limit() -> None:
     pool = SimWorkers(WorkerPlane(at_most=2, start_ms=0.0, overhead_ms=10.0), host_rate=1000.0)
     assert pool.work(0.0, 400.0, 8) == 210.0
     assert (len(pool), pool.usage.invocations) == (2, 2)
@@ -194,11 +197,11 @@ def test_no_more_than_there_may_be() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"at_most": -1}, {"speed": 0.0}, {"start_ms": -1.0}, {"partials_each": -0.1}]
 )
-def test_burst_workers_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
+def test_invalid_burst_workers_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(SettingError):
         WorkerPlane(**wrong)  # type: ignore[arg-type]
 
 
-def test_burst_workers_are_for_an_engine_of_epochs() -> None:
+def test_burst_workers_need_the_epochs_engine() -> None:
     with pytest.raises(SettingError, match="engine"):
         Plane(burst_workers=WorkerPlane())

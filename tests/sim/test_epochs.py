@@ -18,7 +18,7 @@ BOUNDS = Bounds(SLA(1000, 1000))
 
 
 def test_epochs_settle_where_their_cost_and_load_say() -> None:
-    """Cost 200 ms, half busy: epochs of 200 / (1 - 0.5) ms, and a latency of 1.5 of them."""
+    """A cost of 200 ms and a load of 50 % give epochs of 200 / (1 - 0.5) ms, and a latency of 1.5 epochs."""
     trace = Trace.of_rates(np.full((3000, 4), 125.0), 100.0)
     plane = Plane(service_rate=1000.0, engine="epochs", epoch_cost_ms=200.0)
     outcome = simulate(trace, "static(1)", BOUNDS, plane)
@@ -37,7 +37,7 @@ def test_a_load_above_the_service_rate_ends_in_ever_longer_epochs() -> None:
 
 
 class Watch:
-    """Does nothing; any of them notes what it saw: a run asks a copy."""
+    """A policy that does nothing but record its vitals, in the class, since a run uses a copy."""
 
     seen: ClassVar[list[Vitals]] = []
 
@@ -55,7 +55,7 @@ def test_an_epoch_that_brings_too_much_is_noticed_before_it_is_done() -> None:
     noticed = next(n for n, latency_ms in enumerate(worst) if latency_ms > 1000.0)
     early, end = Watch.seen[noticed], Watch.seen[noticed + 1]
     assert early.now_ms < end.now_ms - 500.0, "when it began, not when it was done"
-    assert np.nanmax(early.measured_ms) < 600.0, "nothing of it has completed"
+    assert np.nanmax(early.measured_ms) < 600.0, "none of its records has completed"
     assert np.nanmax(end.measured_ms) == pytest.approx(worst[noticed], rel=0.2)
 
 
@@ -83,5 +83,5 @@ def test_all_records_complete_in_both_steps() -> None:
     assert second.arrived == second.completed
     assert second.completed == pytest.approx(3 * trace.total, abs=6)
     assert outcome.success == 1.0
-    # One epoch, one latency: both steps end with the same.
+    # All records of an epoch complete together, so both steps end with the same latency.
     assert np.allclose(first.series.mean_ms[:25], second.series.mean_ms[:25], rtol=0.05)

@@ -29,7 +29,7 @@ def test_a_balance_moves_at_once_and_is_done_after_the_pause() -> None:
     assert not fleet.settle(1300)
     assert fleet.settle(1400)
     assert not fleet.treating
-    assert not fleet.settle(1500), "done is told once"
+    assert not fleet.settle(1500), "it returns True only once"
 
 
 def test_a_host_that_is_scaled_in_leaves_after_the_pause() -> None:
@@ -44,7 +44,7 @@ def test_a_host_that_is_scaled_in_leaves_after_the_pause() -> None:
     assert fleet.worked.tolist() == [2.0, 3.0]
 
 
-def test_what_needs_no_new_host_does_not_wait_for_one() -> None:
+def test_moves_to_present_hosts_do_not_wait_for_new_ones() -> None:
     fleet = fleet_of(2, Plane(start_host_ms=1000, switch_ms=300))
     begun = fleet.begin(
         [
@@ -55,7 +55,7 @@ def test_what_needs_no_new_host_does_not_wait_for_one() -> None:
         ],
         0,
     )
-    assert [one.target for one in begun] == ["sum/2", "sum/3", "sum/2", "sum/0"]
+    assert [t.target for t in begun] == ["sum/2", "sum/3", "sum/2", "sum/0"]
     assert fleet.size == 4
     fleet.settle(0)
     assert fleet.owner.tolist() == [0, 0, 0, 0, 1, 0, 1, 1]
@@ -80,7 +80,7 @@ def test_slots_may_change_their_home_twice_in_one_decision() -> None:
     assert fleet.owner.tolist() == [2, 1, 0, 0, 2, 1, 1, 1]
 
 
-def test_slots_cannot_be_taken_from_where_they_are_not() -> None:
+def test_slots_cannot_be_taken_from_another_owner() -> None:
     with pytest.raises(ProtocolError, match="owner of slot 7 is sum/1"):
         fleet_of(2).begin([treatment("balance", (7,), "sum/0", "sum/1")], 0)
 
@@ -92,7 +92,7 @@ def test_one_thing_at_a_time() -> None:
         fleet.begin([treatment("balance", (1,), "sum/0", "sum/1")], 0)
 
 
-def test_work_is_told_in_whole_records_and_none_is_lost() -> None:
+def test_work_is_reported_in_whole_records_and_none_is_lost() -> None:
     fleet = fleet_of(2, Plane(service_rate=500.0))
     fleet.worked += [10.75, 3.0]
     assert fleet.work({HostId("sum/1")}) == {"sum/0": Work(10, 20.0)}
@@ -107,7 +107,7 @@ def test_hosts_of_the_other_kind_are_as_frequent_as_wanted() -> None:
     assert np.mean(rates == 150.0) == pytest.approx(0.3, abs=0.04)
 
 
-def test_who_only_waits_for_hosts_can_ask_for_more_of_them() -> None:
+def test_treatments_that_wait_for_hosts_can_be_replaced() -> None:
     fleet = fleet_of(2, Plane(start_host_ms=1000, switch_ms=300))
     fleet.begin([treatment("scale_out", (0,), "sum/0", new_host(1))], 0)
     assert not fleet.settle(0)
@@ -119,17 +119,17 @@ def test_who_only_waits_for_hosts_can_ask_for_more_of_them() -> None:
         ],
         600,
     )
-    assert [one.target for one in begun] == ["sum/2", "sum/3"]
+    assert [t.target for t in begun] == ["sum/2", "sum/3"]
     assert (fleet.placement.coming, fleet.size) == (2, 4)
     fleet.settle(1000)
-    assert fleet.owner.tolist() == [2, 2, 0, 0, 1, 1, 1, 1], "the first comes as it would have"
+    assert fleet.owner.tolist() == [2, 2, 0, 0, 1, 1, 1, 1], "the first host comes up as planned"
     assert not fleet.waits
     fleet.settle(1600)
     assert fleet.owner.tolist() == [2, 2, 0, 0, 3, 1, 1, 1]
     assert fleet.settle(1900)
 
 
-def test_what_has_moved_cannot_be_taken_back() -> None:
+def test_treatments_that_moved_slots_cannot_be_replaced() -> None:
     fleet = fleet_of(2, Plane(start_host_ms=1000))
     both = [
         treatment("scale_out", (0,), "sum/0", new_host(1)),
@@ -142,7 +142,7 @@ def test_what_has_moved_cannot_be_taken_back() -> None:
         fleet.begin([treatment("balance", (2,), "sum/0", "sum/1")], 400)
 
 
-def test_the_way_in_may_be_narrower_than_the_way_out() -> None:
+def test_getting_a_slot_may_take_longer_than_giving_one() -> None:
     fleet = fleet_of(2, Plane(switch_ms=100, move_slot_ms=10, take_slot_ms=200))
     fleet.begin([treatment("balance", (0, 1), "sum/0", "sum/1")], 0)
     fleet.settle(0)

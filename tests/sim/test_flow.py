@@ -16,7 +16,7 @@ TRACE = Trace.of_rates(
 )
 
 
-def test_what_one_step_completes_arrives_at_the_next() -> None:
+def test_completed_records_arrive_at_the_next_step() -> None:
     count = Following(StepId("count"), slots=8, fan_out=10.0, hosts=4)
     trace = then_quiet(TRACE, 20)
     run = simulate_flow(trace, [count], "static(4)", BOUNDS, Plane(service_rate=4000.0), hosts=4)
@@ -28,7 +28,7 @@ def test_what_one_step_completes_arrives_at_the_next() -> None:
 
 
 def test_latency_is_counted_from_end_to_end() -> None:
-    """Two steps that are each within half of the bound; a third that is not, spoils the whole."""
+    """The first step keeps its half of the bound. The second does not, so the flow breaks the bound."""
     trace = Trace.of_rates(np.full((600, 4), 110.0), 100.0)
     slow = Following(StepId("slow"), slots=4, service_rate=400.0)
     run = simulate_flow(
@@ -36,12 +36,12 @@ def test_latency_is_counted_from_end_to_end() -> None:
     )
     assert run.steps["step"].success == 1.0
     assert run.steps["slow"].success < run.success < 0.5
-    # The queue of the second step grows by 40 records, a tenth of a second's work, each second.
+    # Each second, the queue of the second step grows by 40 records, which are 0.1 s of work.
     second = run.steps["slow"].series.mean_ms
     assert second[40] - second[20] == pytest.approx(2000.0 / 1.1, rel=0.05)
 
 
-def test_shares_that_are_given_stay() -> None:
+def test_shares_set_by_the_caller_stay() -> None:
     count = Following(StepId("count"), slots=8, fan_out=2.0, hosts=2)
     plane = Plane(service_rate=900.0)
     run = simulate_flow(TRACE, [count], "switch", BOUNDS, plane, shares=[0.25, 0.75], hosts=2)

@@ -17,7 +17,7 @@ def test_an_epoch_is_spread_over_the_seconds_that_it_lasts() -> None:
     assert series.worker_money.tolist() == pytest.approx([0.05, 0.1, 0.05, 0.0])
 
 
-def test_an_epoch_after_the_end_of_the_trace_is_not_told() -> None:
+def test_an_epoch_after_the_end_of_the_trace_is_not_recorded() -> None:
     ledger = Ledger(np.zeros((10, 1)), delta_ms=100.0)
     ledger.note_epoch(1500.0, 2500.0, busy_ms=1000.0, workers=3, money=0.2)
     assert ledger.series().load.tolist() == [0.0]

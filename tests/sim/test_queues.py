@@ -22,7 +22,7 @@ def step(ledger: Ledger, hosts: int, service_rate: float) -> tuple[Queues, SimFl
 
 
 def bursts(seed: int, length: int = 200, slots: int = 6) -> Trace:
-    """Calm and bursts in turn, uneven over slots; then quiet."""
+    """A trace of calm times and bursts in turn, uneven over slots, with a quiet time at the end."""
     random = np.random.default_rng(seed)
     rates = random.uniform(20, 150, slots) * np.where(random.random((length, 1)) < 0.2, 4.0, 0.6)
     return then_quiet(Trace.of_rates(rates, DELTA, seed), 60)
@@ -38,7 +38,7 @@ def test_latencies_are_those_of_single_records(seed: int) -> None:
     mean = ledger.latency.sum(axis=0) / ledger.completed.sum(axis=0)
     true = one_by_one.latency.sum(axis=0) / one_by_one.completed.sum(axis=0)
     assert np.abs(mean - true).max() < 5.0
-    # At any time, what has completed differs by no more than some records that are in hand.
+    # At any time, completed records differ only by the few that hosts are processing.
     ahead = np.cumsum(ledger.completed - one_by_one.completed, axis=0)
     assert np.abs(ahead).max() < 0.1 * 300.0
 
@@ -68,13 +68,13 @@ def test_every_record_completes_once() -> None:
     for m in range(len(trace.counts)):
         queues.advance(m, m + 1)
         assert np.all(queues.completed <= queues.arrived + 1e-6)
-    # Whole numbers, to the last record: nothing was lost for want of precision.
+    # The totals are whole numbers, so that nothing was lost to rounding.
     assert queues.completed.tolist() == trace.counts.sum(axis=0).tolist()
     assert np.allclose(ledger.completed.sum(axis=0), queues.completed, rtol=0, atol=1e-6)
     assert fleet.worked.sum() == pytest.approx(trace.total)
 
 
-def test_time_passes_alike_at_once_and_bit_by_bit() -> None:
+def test_many_time_slots_at_once_give_the_same_as_one_by_one() -> None:
     trace = bursts(3)
     ledgers = [Ledger(trace.counts, DELTA) for _ in range(2)]
     whole, _ = step(ledgers[0], hosts=2, service_rate=250.0)
@@ -96,8 +96,8 @@ def test_latency_of_a_queue_with_random_arrivals() -> None:
     queues.advance(0, len(trace.counts))
     mean = float(ledger.latency.sum(dtype=np.float64) / ledger.completed.sum())
     assert mean == pytest.approx(15.0, rel=0.1)
-    # Little's law: what is there on average came at that rate and stayed that long. A record in
-    # service counts as half, as half of it is done.
+    # Little's law: the mean number of records is their rate times their latency. A record in service
+    # counts as half, since half of it is done.
     there = np.mean(np.cumsum(ledger.arrived - ledger.completed)) + 0.5 * rate / service_rate
     assert there == pytest.approx(trace.total / 400.0 * mean / 1000.0, rel=0.03)
 
@@ -110,14 +110,14 @@ def test_a_host_that_pauses_does_nothing() -> None:
     queues.advance(0, len(trace.counts))
     assert ledger.completed[:3].sum() == 0
     assert 0 < ledger.completed[3].sum() <= 50
-    # 350 ms of arrivals, and what came meanwhile, are worked off at 1 a ms from 350 ms on: till
-    # 388.9 ms. Those 38.9 records waited for 175 ms on average, the last 1.1 not at all.
+    # Arrivals of 350 ms, and those that come meanwhile, are processed at 1 per ms from 350 ms to
+    # 388.9 ms. These 38.9 records waited for 175 ms on average, the last 1.1 not at all.
     mean = ledger.latency[3, 0] / ledger.completed[3, 0]
     assert mean == pytest.approx((38.89 * 175.5 + 1.11 * 1.0) / 40.0, abs=0.1)
     assert queues.completed.tolist() == [200.0]
 
 
-def test_ages_are_carried_on() -> None:
+def test_ages_from_earlier_steps_are_added() -> None:
     trace = then_quiet(Trace.of_rates(np.full((10, 1), 100.0), DELTA), 1)
     ages = np.full(len(trace.counts), 250.0)
     ledger = Ledger(trace.counts, DELTA, ages)

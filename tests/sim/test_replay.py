@@ -1,4 +1,4 @@
-"""Replays of recorded runs: by the same policy they are identical, or another policy decides."""
+"""Replays of recorded runs: the same policy decides the same, or another policy decides."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.trials.control_trial import Watchful
 from tests.trials.ledger import LEDGER, SUMS
 
 CAPACITY = 1_000.0
-"""Records a second that a host is taken to do."""
+"""Assumed service rate of a host in records per second."""
 EPOCH_MS = 250
 
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -52,7 +52,7 @@ def _paced(rows: int, useful_ms: float) -> Work:
 
 
 def _rows(count: int, hot: float = 0.0) -> list[list[dict[str, Any]]]:
-    """Rows of two partitions, of which some part is of one key."""
+    """Rows of two partitions, a share of them with one key."""
     rows = [
         {"who": "who-0" if n < hot * count else f"who-{n}", "op": "add", "v": 1}
         for n in range(count)
@@ -61,7 +61,7 @@ def _rows(count: int, hot: float = 0.0) -> list[list[dict[str, Any]]]:
 
 
 def _until(on: MiniCluster, event: str, rows: list[list[dict[str, Any]]]) -> None:
-    """Epoch after epoch until the journal tells of this."""
+    """Run epochs until the journal has an entry of this kind."""
     for _ in range(30):
         on.now_ms += EPOCH_MS
         on.run(rows)
@@ -72,7 +72,7 @@ def _until(on: MiniCluster, event: str, rows: list[list[dict[str, Any]]]) -> Non
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with a burst, a lost host, a hot key and a user who steers, recorded."""
+    """The checkpoint of a recorded run with a burst, a lost host, a hot key and changed settings."""
     folder = tmp_path_factory.mktemp("checkpoint")
     store = Store(f"{folder}/penstock")
     store.write_flow({"format": 1, "steps": []})
@@ -101,8 +101,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_decision_is_reproduced_to_the_letter(checkpoint: Path) -> None:
     run = recorded(open_store(f"{checkpoint}/penstock"))
-    told = {entry.event for entry in run.journal}
-    assert {"decided", "began", "done", "host lost", "setting", "hot key"} <= told
+    events = {entry.event for entry in run.journal}
+    assert {"decided", "began", "done", "host lost", "setting", "hot key"} <= events
     assert len(run.journal) > 10
     assert replayed(run) == run.journal
 
@@ -111,22 +111,22 @@ def test_another_policy_decides_otherwise_on_the_same_events(checkpoint: Path) -
     run = recorded(open_store(f"{checkpoint}/penstock"))
     still = wanted(replayed(run, "static(2)"))
     assert wanted(run.journal) != still
-    found = difference(run.journal, replayed(run, "static(2)"))
-    assert isinstance(found, Difference)
+    differing = difference(run.journal, replayed(run, "static(2)"))
+    assert isinstance(differing, Difference)
 
 
 def test_the_command_says_whether_it_is_equal(checkpoint: Path) -> None:
     result = CliRunner().invoke(app, ["--replay", str(checkpoint)], catch_exceptions=False)
     assert result.exit_code == 0
     assert result.stdout.splitlines()[-1] == "The replay is identical to the recorded journal."
-    told = json.loads(
+    shown = json.loads(
         CliRunner()
         .invoke(app, ["--replay", str(checkpoint), "--json"], catch_exceptions=False)
         .stdout
     )
-    assert told["equal"]
-    assert told["difference"] is None
-    assert "scale out" in " ".join(entry["text"] for entry in told["journal"])
+    assert shown["equal"]
+    assert shown["difference"] is None
+    assert "scale out" in " ".join(entry["text"] for entry in shown["journal"])
 
 
 def test_the_command_shows_policies_side_by_side(checkpoint: Path) -> None:
@@ -137,8 +137,8 @@ def test_the_command_shows_policies_side_by_side(checkpoint: Path) -> None:
     assert header.split() == ["time", "step", "recorded", "static(2)", "ds2"]
     out = next(row for row in rows if row.startswith("scale out  all"))
     assert int(out.split()[3]) > 0
-    told = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False).stdout
-    assert [one["policy"] for one in json.loads(told)] == ["recorded", "static(2)", "ds2"]
+    output = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False).stdout
+    assert [column["policy"] for column in json.loads(output)] == ["recorded", "static(2)", "ds2"]
 
 
 def test_a_journal_that_differs_ends_with_1(checkpoint: Path, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_journal_that_differs_ends_with_1(checkpoint: Path, tmp_path: Path) ->
     assert result.stdout.splitlines()[-1] == "replayed: nothing"
 
 
-def test_what_cannot_be_replayed_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_replayed_is_refused(checkpoint: Path, tmp_path: Path) -> None:
     def replay(*arguments: str) -> None:
         CliRunner().invoke(app, ["--replay", *arguments], catch_exceptions=False)
 
@@ -161,7 +161,7 @@ def test_what_cannot_be_replayed_is_refused(checkpoint: Path, tmp_path: Path) ->
         replay(str(checkpoint), "sine")
 
 
-def test_a_policy_without_a_text_is_told_of(tmp_path: Path) -> None:
+def test_a_custom_policy_object_is_reported(tmp_path: Path) -> None:
     store = Store(f"{tmp_path}/penstock")
     events = EventWriter(store)
     with cluster(SUMS, store.uri, elastic=Elastic(Watchful()), record=events) as on:
@@ -189,13 +189,13 @@ def test_events_are_read_as_they_were_written(rows: int) -> None:
     again = event_of(event_line(EpochRead(1 / 3, 9, {"sum": read})))
     assert isinstance(again, EpochRead)
     assert again.now_ms == 1 / 3
-    found = again.steps["sum"]
-    assert found.arrivals.counts.tolist() == counts.tolist()
-    assert found.arrivals.counts.shape == (rows, 4)
-    assert repr(found.arrivals.waited_ms.tolist()) == repr(odd.tolist())
-    assert math.isnan(found.arrivals.age_ms)
-    assert found.placement.hosts == hosts
-    assert found.placement.owner.tolist() == [0, 0, 1, 1]
+    step_read = again.steps["sum"]
+    assert step_read.arrivals.counts.tolist() == counts.tolist()
+    assert step_read.arrivals.counts.shape == (rows, 4)
+    assert repr(step_read.arrivals.waited_ms.tolist()) == repr(odd.tolist())
+    assert math.isnan(step_read.arrivals.age_ms)
+    assert step_read.placement.hosts == hosts
+    assert step_read.placement.owner.tolist() == [0, 0, 1, 1]
     lost = HostLost(2.5, 4, "inf", HostId("nan"), (1, 2), True)
     assert event_of(event_line(lost)) == lost
     steered = Steered(1.0, Steering(alert="100ms", margin=0.3, dry_run=False))
@@ -204,10 +204,10 @@ def test_events_are_read_as_they_were_written(rows: int) -> None:
 
 def test_events_of_old_starts_are_forgotten(tmp_path: Path) -> None:
     store = Store(f"{tmp_path}/penstock")
-    told: list[Opening | Event] = []
-    with cluster(SUMS, store.uri, elastic=Elastic(), record=told.append):
+    recording: list[Opening | Event] = []
+    with cluster(SUMS, store.uri, elastic=Elastic(), record=recording.append):
         pass
-    opening = next(one for one in told if isinstance(one, Opening))
+    opening = next(item for item in recording if isinstance(item, Opening))
     for start in range(8):
         writer = EventWriter(store)
         writer(replace(opening, started_ms=float(start)))

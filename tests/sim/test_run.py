@@ -16,10 +16,10 @@ ENGINES: tuple[Engine, ...] = ("continuous", "epochs")
 
 
 class Idle:
-    """Looks and does nothing."""
+    """A policy that does nothing."""
 
     last: Vitals | None = None
-    """What any of them saw last: a run asks a copy."""
+    """Vitals of the last decision of any object, since a run uses a copy."""
 
     def decide(self, vitals: Vitals, bounds: Bounds) -> Decision:
         Idle.last = vitals
@@ -27,7 +27,7 @@ class Idle:
 
 
 class There:
-    """Scales out at 10 s and in again at 20 s."""
+    """A policy that scales out at 10 s and in again at 20 s."""
 
     def decide(self, vitals: Vitals, bounds: Bounds) -> Decision:
         hosts = vitals.hosts
@@ -50,9 +50,9 @@ def test_the_same_seed_gives_the_same_run(engine: Engine) -> None:
     if engine == "continuous":
         plane = Plane(service_rate=300.0, alpha=0.5, beta=0.5, lost_samples=0.02)
     runs = [simulate(load(), "switch", BOUNDS, plane, seed=seed) for seed in (1, 1, 2)]
-    told = [(run.success_by_slot.tolist(), run.hosts, run.journal) for run in runs]
-    assert told[0] == told[1]
-    assert told[0] != told[2]
+    results = [(run.success_by_slot.tolist(), run.hosts, run.journal) for run in runs]
+    assert results[0] == results[1]
+    assert results[0] != results[2]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -68,7 +68,7 @@ def test_watching_changes_nothing(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_control_sees_is_what_there_is(engine: Engine) -> None:
+def test_control_sees_the_true_figures(engine: Engine) -> None:
     plane = Plane(service_rate=500.0, engine=engine)
     run = simulate(load(rate=200.0), Idle(), BOUNDS, plane, hosts=2)
     seen = Idle.last
@@ -90,14 +90,14 @@ def test_treatments_take_their_time(engine: Engine) -> None:
     assert run.treatments == {"scale_out": 1, "scale_in": 1, "balance": 0}
     hosts = run.series.hosts
     assert hosts[:9].tolist() == [1.0] * 9
-    # Paid for from the moment that it was asked for, to the moment that it was let go.
+    # A host is paid for from its request to its removal.
     assert hosts[11:20].tolist() == [2.0] * 9
     assert hosts[22:].tolist() == [1.0] * 38
     assert run.hosts == pytest.approx(1 + 10.5 / 60, abs=0.01)
     story = [(e.event, e.time_ms) for e in run.journal if e.event in ("began", "done")]
     assert [event for event, _ in story] == ["began", "done", "began", "done"]
     out_ms, in_ms = story[1][1] - story[0][1], story[3][1] - story[2][1]
-    # On an engine of epochs, what is due waits for the end of an epoch.
+    # With the epochs engine, changes that are due wait for the end of an epoch.
     late_ms = 1100 if engine == "epochs" else 0
     assert 3500 <= out_ms <= 3500 + late_ms
     assert 500 <= in_ms <= 500 + late_ms
@@ -119,7 +119,7 @@ def test_lost_samples_hold_decisions_up_but_do_not_end_them() -> None:
 
 
 @pytest.mark.parametrize(("delta_ms", "looks"), [(20.0, 3000), (100.0, 600), (500.0, 120)])
-def test_control_looks_as_often_as_it_is_told_to(delta_ms: float, looks: int) -> None:
+def test_control_evaluates_at_the_set_interval(delta_ms: float, looks: int) -> None:
     plane = Plane(service_rate=250.0)
     run = simulate(load(), Idle(), BOUNDS, plane, hosts=2, delta_ms=delta_ms)
     assert run.decisions == looks
@@ -127,14 +127,14 @@ def test_control_looks_as_often_as_it_is_told_to(delta_ms: float, looks: int) ->
     assert run.success == pytest.approx(every_100.success, abs=0.02)
 
 
-def test_records_that_do_not_complete_are_told() -> None:
+def test_records_that_do_not_complete_are_reported() -> None:
     run = simulate(load(seconds=30), "static(1)", BOUNDS, Plane(service_rate=100.0))
     assert run.completed == pytest.approx(3000, abs=1)
     assert run.arrived == load(seconds=30).total
     assert run.success < 0.2
 
 
-def test_the_time_to_warm_up_is_not_judged() -> None:
+def test_the_warm_up_does_not_count() -> None:
     burst = np.concatenate([np.full((100, 4), 500.0), np.full((500, 4), 50.0)])
     trace = Trace.of_rates(burst, 100.0)
     plane = Plane(service_rate=1000.0)

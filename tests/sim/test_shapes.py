@@ -1,4 +1,4 @@
-"""Rates over time: counted exactly, in both directions; texts of them."""
+"""Shapes of loads over time: exact counts, arrival times, and texts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_record_is_counted_from_the_microsecond_of_its_arrival_on(
     number = np.array(sorted(numbers))
     arrival_us = load.arrival_us(number)
     assert (np.diff(arrival_us) >= 0).all()
-    # floats of milliseconds hold microseconds exactly enough for half a microsecond more
+    # milliseconds as floats are accurate enough to add half a microsecond
     assert (load.cumulative((arrival_us + 0.5) / 1000) > number).all()
     assert (load.cumulative((arrival_us - 0.5) / 1000) <= number).all()
 
@@ -68,7 +68,7 @@ def test_a_sine_swings_around_its_base() -> None:
     assert sine.cumulative([600_000, 6_000_000]).tolist() == [18_000_000, 180_000_000]
 
 
-def test_a_sine_larger_than_its_base_stays_at_nothing_for_a_while() -> None:
+def test_a_sine_larger_than_its_base_stays_at_zero_for_a_while() -> None:
     sine = Sine(100, 300, 60)
     assert sine.rate_at(45).tolist() == 0.0
     quiet = sine.cumulative([40_000, 50_000])
@@ -89,15 +89,15 @@ def test_a_rise_stays_between_the_base_and_its_top_and_is_the_same_both_ways(
     assert outside.tolist() == [1000.0] * 4
 
 
-def test_what_rises_brings_as_much_as_its_area_says() -> None:
+def test_the_total_of_a_rise_is_its_area() -> None:
     wave, straight = Swell(1000, 5, 20, 60), Gradual(1000, 5, 20, 60)
-    # Beyond the base: half of the highest for a wave, two thirds for straight lines.
+    # Above the base: half of the maximum for a wave, two thirds of it for straight lines.
     assert wave.cumulative(100_000) == 100_000 + 60 * 4000 // 2
     assert straight.cumulative(100_000) == 100_000 + 60 * 4000 * 2 // 3
 
 
 @given(shapes)
-def test_texts_bring_shapes_back(load: Shape) -> None:
+def test_a_shape_survives_its_text(load: Shape) -> None:
     assert shape(str(load)) == load
     assert pickle.loads(pickle.dumps(load)) == load
     assert shape(load) is load
@@ -107,7 +107,7 @@ def test_texts_bring_shapes_back(load: Shape) -> None:
     "text",
     ["", "steady", "steady()", "steady(1, 2)", "sine(1, 2)", "steps(5)", "burst(1,2,3,x)", "a(1"],
 )
-def test_texts_that_are_no_load_are_refused(text: str) -> None:
+def test_an_unknown_load_is_refused(text: str) -> None:
     with pytest.raises(SettingError, match="unknown load"):
         shape(text)
 
@@ -124,7 +124,7 @@ def test_texts_that_are_no_load_are_refused(text: str) -> None:
         ("ramp(10, 5000000, 10000h)", "more than"),
     ],
 )
-def test_loads_that_cannot_be_are_refused(text: str, why: str) -> None:
+def test_invalid_loads_are_refused(text: str, why: str) -> None:
     with pytest.raises(SettingError, match=why):
         shape(text)
 
@@ -137,7 +137,7 @@ def test_a_load_that_ends_has_no_later_records() -> None:
         ramp.arrival_us(np.array([5000]))
 
 
-def test_what_cannot_be_counted_is_refused_and_not_wrapped_around() -> None:
+def test_too_many_records_are_refused_and_do_not_overflow() -> None:
     assert Steady(1e6).cumulative(8_999_999).tolist() == 8_999_999_000
     with pytest.raises(SettingError, match="more than"):
         Steady(1e6).cumulative(9_000_001)

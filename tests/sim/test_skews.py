@@ -1,4 +1,4 @@
-"""How uneven loads are."""
+"""Skews of loads over slots and keys."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_weights_are_shares_of_the_whole(uneven: Skew, n: int, t_s: float) -> No
 
 
 @given(skews)
-def test_texts_bring_skews_back(uneven: Skew) -> None:
+def test_a_skew_survives_its_text(uneven: Skew) -> None:
     assert skew(str(uneven)) == uneven
     assert skew(uneven) is uneven
 
@@ -53,7 +53,7 @@ def test_a_moving_hotspot_is_where_its_time_says() -> None:
     assert slots.tolist() == [1, 1, 3, 5, 1]
 
 
-def test_a_draw_at_the_very_end_still_finds_something() -> None:
+def test_the_largest_random_number_gives_a_valid_choice() -> None:
     assert Zipf(2.0).chosen(5, np.array([np.nextafter(1, 0)]), np.zeros(1))[0] < 5
 
 
@@ -61,7 +61,7 @@ def test_a_draw_at_the_very_end_still_finds_something() -> None:
     "text",
     ["", "zipf", "zipf(-1)", "uniform(3)", "hotspot(0.5)", "hotspot(1.5, 3)", "hotspot(0.5, 3, 3)"],
 )
-def test_what_is_no_skew_is_refused(text: str) -> None:
+def test_an_unknown_skew_is_refused(text: str) -> None:
     with pytest.raises(SettingError):
         skew(text)
 

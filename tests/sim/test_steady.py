@@ -1,4 +1,4 @@
-"""A steady load is left alone: no treatment in ten minutes, once the hosts have been found."""
+"""A steady load causes no treatment in ten minutes, once the step has the right number of hosts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.sim.run import simulate
 from penstock.sim.trace import Trace
 
 SECONDS, FOUND_S = 660, 60
-"""So long it takes at most until the right number of hosts has been found."""
+"""Length of the run, and the maximum time until the step has the right number of hosts, in seconds."""
 
 
 @pytest.mark.parametrize("epoch_cost_ms", [0.0, 250.0])

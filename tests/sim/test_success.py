@@ -41,7 +41,7 @@ def by_definition(
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("every", [1, 7])
-def test_success_is_what_its_definition_says(seed: int, every: int) -> None:
+def test_success_matches_its_definition(seed: int, every: int) -> None:
     random = np.random.default_rng(seed)
     arrived = random.poisson(0.6, (300, 4)) * (random.random((300, 1)) < 0.5)
     completed, ages = np.zeros_like(arrived), random.uniform(0, 200, 300)
@@ -53,9 +53,9 @@ def test_success_is_what_its_definition_says(seed: int, every: int) -> None:
         waiting -= completed[m]
     latency = completed * random.uniform(0, 2000, completed.shape)
     sla = SLA(1000, 500)
-    found = success_rates(arrived, completed, latency, DELTA, sla, every, ages)
-    assert found.tolist() == by_definition(arrived, completed, latency, sla, every, ages)
-    assert 0.1 < found.mean() < 0.95
+    rates = success_rates(arrived, completed, latency, DELTA, sla, every, ages)
+    assert rates.tolist() == by_definition(arrived, completed, latency, sla, every, ages)
+    assert 0.1 < rates.mean() < 0.95
 
 
 def test_quiet_slots_keep_the_sla() -> None:
@@ -67,12 +67,12 @@ def test_a_record_that_never_completes_is_noticed() -> None:
     arrived = np.zeros((50, 1))
     arrived[9] = 1
     none = np.zeros((50, 1))
-    # It is kept until the time slot at whose end the record has waited for more than a second.
+    # The SLA is kept until the end of a time slot at which the record has waited for over a second.
     assert success_rates(arrived, none, none, DELTA, SLA(1000, 1000)).tolist() == [19 / 50]
 
 
 def test_fractions_of_records_add_up() -> None:
-    """A fluid leaves no trace of a record behind that would seem to wait for ever."""
+    """The fluid model leaves no fraction of a record that would seem to wait forever."""
     random = np.random.default_rng(1)
     arrived = np.zeros((20_000, 1))
     arrived[::10] = random.integers(1, 1000, (2000, 1))

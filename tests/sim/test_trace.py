@@ -72,7 +72,7 @@ def test_keys_may_be_texts(tmp_path: Path) -> None:
         ({"time": [0, 10**12], "slot": [0, 0]}, "check the unit of its times"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(
+def test_an_error_names_the_fault_of_a_file(
     tmp_path: Path, columns: Mapping[str, object], message: str
 ) -> None:
     path = written(tmp_path, columns, "trace.parquet")
@@ -80,7 +80,7 @@ def test_what_is_wrong_with_a_file_is_said(
         Trace.from_file(path, slots=4)
 
 
-def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
+def test_an_unusable_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a file"):
         Trace.from_file(tmp_path / "missing.csv", slots=4)
     empty = tmp_path / "empty.csv"

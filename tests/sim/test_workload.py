@@ -9,9 +9,9 @@ from penstock.sim.workload import names, workload
 
 @pytest.mark.parametrize("name", [name for name in names() if name != "exchange"])
 def test_every_workload_brings_records_to_all_slots(name: str) -> None:
-    found = workload(name, slots=16, seconds=90)
-    assert len(found.trace.counts) == 900
-    assert np.all(found.trace.counts.sum(axis=0) > 0)
+    load = workload(name, slots=16, seconds=90)
+    assert len(load.trace.counts) == 900
+    assert np.all(load.trace.counts.sum(axis=0) > 0)
 
 
 def test_a_hotspot_moves() -> None:
@@ -22,11 +22,11 @@ def test_a_hotspot_moves() -> None:
 
 
 def test_the_same_seed_gives_the_same_records() -> None:
-    one, same, other = (workload("burst", 8, seconds=30, seed=s).trace.counts for s in (1, 1, 2))
-    assert np.array_equal(one, same)
-    assert not np.array_equal(one, other)
+    first, same, other = (workload("burst", 8, seconds=30, seed=s).trace.counts for s in (1, 1, 2))
+    assert np.array_equal(first, same)
+    assert not np.array_equal(first, other)
 
 
-def test_what_is_no_workload_is_refused() -> None:
+def test_an_unknown_workload_is_refused() -> None:
     with pytest.raises(SettingError, match="use one of exchange, sine"):
         workload("tide")

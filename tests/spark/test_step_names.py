@@ -23,7 +23,7 @@ ROWS, KEYS = 150_000, 40
 PACKED = Path(__file__).parent.parent / "data" / "checkpoint-old-step-ids.tar.gz"
 
 
-def flow(added: bool, **name: str) -> ps.Flow:
+def flow(added: bool, **name: Any) -> ps.Flow:
     """How many rows each key has had; `name` is that of the first keyed step."""
     rows = ps.flow(ps.rate(1_000, keys=KEYS, rows=ROWS)).select("key", "value")
     if added:

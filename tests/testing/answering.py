@@ -1,4 +1,4 @@
-"""A flow's process that is told what to do by lines on its stdin."""
+"""A process that runs a flow and takes commands as lines on its stdin."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from penstock.spark.query import FlowQuery
 
 
 def answer_until_closed(spark: SparkSession, query: FlowQuery, **names: Any) -> None:
-    """Answer Python expressions about `query`, `spark` and these names, a line of JSON each, until stdin is
-    closed. Then stop everything, and tell the state that the query ended in."""
+    """Answer Python expressions about `query`, `spark` and these names, with a line of JSON each, until stdin
+    is closed. Then stop everything, and print the final state of the query."""
     for line in sys.stdin:
         try:
             answer = eval(line, {"query": query, "spark": spark} | names)
-        except Exception as refused:  # an order that is refused, a host that is gone
+        except Exception as refused:  # a refused command, or a lost host
             answer = repr(refused)
         print(json.dumps(answer, default=repr), flush=True)
     query.stop()

@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority, and what it has signed."""
+"""Certificates for tests: an authority, and certificates that it has signed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 
 
 class Authority:
-    """An authority of its own, in a folder of its own."""
+    """A certificate authority with its files in a folder."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()

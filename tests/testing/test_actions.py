@@ -1,4 +1,4 @@
-"""Actions of trials: a pace is kept, nothing is combined, hosts come later; all of it as told."""
+"""Actions for trial points: a pace, couriers that do not combine rows, and hosts that start late."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ ROWS = [[{"k": n % 7, "v": n} for n in range(300)], [{"k": n % 5, "v": n} for n 
 
 
 class Clock:
-    """Time passes when somebody waits for it; two may not do so at once."""
+    """A clock that advances when a thread waits on it. Only one thread may wait at a time."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self._waiting = threading.Lock()
 
     def wait(self, seconds: float) -> None:
-        assert self._waiting.acquire(blocking=False), "a host works on two channels at a time"
+        assert self._waiting.acquire(blocking=False), (
+            "a host works on two channels at the same time"
+        )
         threading.Event().wait(0.001)
         self.now += seconds
         self._waiting.release()
@@ -91,13 +93,13 @@ def test_the_hosts_of_a_step_keep_its_pace_and_all_of_that_is_useful_time(tmp_pa
             hosts = on.run(ROWS).hosts
             assert sum(host.rows for host in hosts) == 380
             useful_s = sum(host.useful_ms for host in hosts) / 1000
-            # On a busy machine the work takes longer than the processor time that is useful.
+            # On a busy machine, the work takes longer than its CPU time.
             assert 0.5 * 3.8 < waited[epoch] <= 3.8, "each epoch has its own"
             assert waited[epoch] <= useful_s < 1.5 * 3.8
 
 
 def test_a_courier_that_combines_nothing_sends_each_row(tmp_path: Path) -> None:
-    """Also where the plan has two stages; and only those couriers of which it is said."""
+    """This holds with two stages too, and only for the couriers that the fault selects."""
     first = Fault("courier.sender", Uncombined(), where={"partition": 0}, hits=())
     settings = replace(SETTINGS, faults=(first,))
 
@@ -124,6 +126,6 @@ def test_a_delay_is_called_off_with_its_host() -> None:
 
 @pytest.mark.parametrize("action", [Pace(4_000), Delay(30), Uncombined()])
 def test_actions_are_values_that_settings_ship(action: Any) -> None:
-    """As the same faults they were, so that a worker keeps their counts."""
+    """They are equal after shipping, so that a worker keeps their counts."""
     fault = Fault("courier.sender", action, where={"step": "sum"}, hits=range(3, 9))
     assert pickle.loads(pickle.dumps(fault)) == fault

@@ -1,4 +1,4 @@
-"""Fault points: what is armed happens, where and when it should, and nowhere else."""
+"""Fault points: armed faults happen where and when they should, and nowhere else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POINTS = FAULT_POINTS | LIVE_POINTS | TRIAL_POINTS
 
 
 def calls() -> list[tuple[Path, ast.Call]]:
-    """Every passing of a point in the package."""
+    """All calls of `point` in the package."""
     return [
         (file.relative_to(ROOT), node)
         for file in ROOT.rglob("*.py")
@@ -45,11 +45,11 @@ def test_every_point_is_somewhere_in_the_code_and_every_call_is_documented() -> 
         name = ast.literal_eval(call.args[0])
         assert name in POINTS, f"{file}:{call.lineno} passes {name!r}"
         names.add(name)
-        told = {keyword.arg for keyword in call.keywords}
-        # what a conversation adds, or a dict that is spread, cannot be read here
-        if None not in told and not ast.unparse(call.func).endswith("pass_point"):
+        facts = {keyword.arg for keyword in call.keywords}
+        # facts that a conversation adds, or that come from a dict, are not visible in the call
+        if None not in facts and not ast.unparse(call.func).endswith("pass_point"):
             known = {*POINTS[name].where, *POINTS[name].hands}
-            assert told == known, f"{file}:{call.lineno}"
+            assert facts == known, f"{file}:{call.lineno}"
     assert names == set(POINTS)
 
 

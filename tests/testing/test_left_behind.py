@@ -1,4 +1,4 @@
-"""Each kind of thing that is left behind is found, and told with who left it."""
+"""Each kind of thing that is left behind is found and reported, with the test that left it."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ def test_what_is_left_behind_is_told(
         pytest.raises(pytest.fail.Exception) as failed,
         nothing_left_behind("test_of_somebody", patience_s=0.1),
     ):
-        told = leak(stack)
+        text = leak(stack)
     assert "test_of_somebody left behind:" in str(failed.value)
-    assert f"\n  {told}" in str(failed.value)
+    assert f"\n  {text}" in str(failed.value)
 
 
 def test_what_goes_in_time_is_not_left_behind() -> None:

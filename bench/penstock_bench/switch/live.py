@@ -106,8 +106,7 @@ def _started(flow: ps.Flow, scenario: LiveScenario, checkpoint: str) -> ps.FlowQ
     sla = scenario.sla
     flow = flow.sla(sla.latency_ms / 1000, sla.window_ms / 1000)
     if scenario.policy is not None:
-        limits = {"at_least": scenario.at_least, "at_most": scenario.at_most}
-        flow = flow.elastic(scenario.policy, **limits)
+        flow = flow.elastic(scenario.policy, at_least=scenario.at_least, at_most=scenario.at_most)
     slow = Fault("host.work", Pace(scenario.host_rate), hits=())
     settings = Settings(faults=(slow,), progress_kept=100_000)
     return flow.start(ps.to("noop"), checkpoint=checkpoint, hosts=scenario.hosts, settings=settings)

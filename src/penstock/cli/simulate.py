@@ -210,8 +210,8 @@ def _replay(checkpoint: str, policies: list[str], as_json: bool) -> None:
             typer.echo("The replay is identical to the recorded journal.")
         else:
             typer.echo(f"Entry {differs.number} differs from the recorded journal:")
-            for name, entry in (("recorded", differs.recorded), ("replayed", differs.replayed)):
-                typer.echo(f"{name}: {'nothing' if entry is None else entry.line()}")
+            for name, other in (("recorded", differs.recorded), ("replayed", differs.replayed)):
+                typer.echo(f"{name}: {'nothing' if other is None else other.line()}")
     if differs is not None:
         raise typer.Exit(1)
 

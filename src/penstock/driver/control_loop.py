@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +27,7 @@ from penstock.control.machine import WARM_EPOCHS, FlowControl
 from penstock.control.money import Money
 from penstock.control.record import Opening
 from penstock.driver.bill import Bill
+from penstock.driver.control_rehearsal import rehearse
 from penstock.driver.control_view import control_facts
 from penstock.driver.fleet import SealedHost
 from penstock.driver.live_counts import StepSample
@@ -110,21 +112,29 @@ class ControlLoop:
         """The newest time slot that was looked at."""
         self._lock = threading.RLock()
         self._early = ThreadPoolExecutor(1, thread_name_prefix="control")
+        self._rehearsed = self._early.submit(rehearse, self.opening, elastic)
+
+    @contextmanager
+    def _deciding(self) -> Iterator[None]:
+        """Hold the lock. Kernels are compiled before, as others who want the lock only look."""
+        wait([self._rehearsed])
+        with self._lock:
+            yield
 
     # -- an epoch passes
 
     def wait_for_hosts(self) -> None:
         """Before an epoch begins: wait for new hosts, where that is quicker than doing without."""
-        with self._lock:
+        with self._deciding():
             waits = self._tell(ev.EpochDue(self._clock_ms()))
-        for wait in waits:
-            self._relocation.wait_for_new(wait.step, wait.most_ms)
+        for due in waits:
+            self._relocation.wait_for_new(due.step, due.most_ms)
 
     def lost_and_leaving(
         self, lost: Iterable[LostHost], leaving: Iterable[LeavingHost], epoch: int
     ) -> None:
         """Hosts were found dead before this epoch began, or were replaced, as they will be gone soon."""
-        with self._lock:
+        with self._deciding():
             now_ms = self._clock_ms()
             for one in lost:
                 returns = one.host in self._relocation.hosts(one.step)
@@ -136,7 +146,7 @@ class ControlLoop:
 
     def orders(self, epoch: int, partitions: int, started_ms: float) -> do.Orders:
         """What the plan of an epoch says because of control; the epoch began at `started_ms`."""
-        with self._lock:
+        with self._deciding():
             self._tell(ev.EpochBegan(started_ms, epoch, partitions, self._aid()))
             return self.machine.orders
 
@@ -166,7 +176,7 @@ class ControlLoop:
     ) -> None:
         """An epoch is in the sink since `written_ms`, and durable."""
         unread = self._unread()
-        with self._lock:
+        with self._deciding():
             if self._read_epoch < plan.epoch:
                 self._tell_read(plan, seen, look=False)
             waited = {name: one.wait_ms for name, one in offloaded_by_segment(seen).items()}
@@ -212,7 +222,7 @@ class ControlLoop:
 
     def time_slot(self, samples: Mapping[str, StepSample] | None) -> None:
         """A time slot has ended: look at what couriers have counted; None: not all have told."""
-        with self._lock:
+        with self._deciding():
             now_ms = self._clock_ms()
             m = int(now_ms / self.delta_ms)
             if m <= self._time_slot:
@@ -270,7 +280,7 @@ class ControlLoop:
                 name: sum((t.loads[name] for t in seen if name in t.loads), np.zeros(n, np.int64))
                 for name, n in slots.items()
             }
-            with self._lock:
+            with self._deciding():
                 noted = tuple(_noted(task, False) for task in seen)
                 told = ev.KeysCounted(self._clock_ms(), epoch, hot, loads, noted, self._aid())
                 self._tell(told)

@@ -1,6 +1,7 @@
 """Flows as users write them, and how they are started.
 
-flow.py          `flow` and `Flow`: sources, steps, SLA, sink
+begin.py         `flow`: the source of a flow
+flow.py          `Flow`: steps, SLA, sink
 keyed_flow.py    `KeyedFlow` and `WindowedFlow`: the steps with state
 joins.py         keys and bounds of a join of two flows
 graph.py         sources and steps as a graph

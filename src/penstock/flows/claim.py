@@ -36,7 +36,11 @@ def claim(
     If the steps had other names before, the checkpoint gets the new ones. If the flow was last run in the
     other mode, `switched` is called with the facts of `flow.json` and returns those that change.
     """
-    new = {"format": FORMAT, "mode": mode, "steps": [_step_facts(step) for step in plan.keyed]}
+    new: Facts = {
+        "format": FORMAT,
+        "mode": mode,
+        "steps": [step_facts(step) for step in plan.keyed],
+    }
     store.files.must_answer()
     try:
         known = store.read_flow()
@@ -117,7 +121,7 @@ def _compare(uri: str, before: list[Facts], now: list[Facts]) -> None:
                 )
 
 
-def _step_facts(step: KeyedStep) -> Facts:
+def step_facts(step: KeyedStep) -> Facts:
     schema: pa.Schema = step.operator().table.schema
     null = " or null" if step.codec.nulls else ""
     return {

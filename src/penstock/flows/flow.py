@@ -17,12 +17,11 @@ from penstock.control.treat.decision import Policy
 from penstock.errors import FlowError
 from penstock.flows.claim import Mode
 from penstock.flows.explain import explained
-from penstock.flows.graph import Graph, Source
+from penstock.flows.graph import Graph
 from penstock.flows.joins import On, Span, join_bound, key_pairs
 from penstock.flows.keyed_flow import KeyedFlow, WindowedFlow, must_be, popped_name
 from penstock.flows.start import StartOptions, must_be_a_chain, start
 from penstock.flows.start_live import start_live
-from penstock.live.sources.source import LiveSource
 from penstock.model import SLA, milliseconds
 from penstock.operators.aggregate.aggregates import Aggregate
 from penstock.operators.join.plan import JoinPlan
@@ -31,10 +30,9 @@ from penstock.operators.process.processor import KeyedProcessor
 from penstock.operators.window.windows import Window
 from penstock.plan.columns import Select, Value, Where
 from penstock.plan.migration import Migration
-from penstock.plan.steps import BatchFunction, FlowPlan, KeyedStep, MapStep, SourcePlan
+from penstock.plan.steps import BatchFunction, FlowPlan, KeyedStep, MapStep
 from penstock.settings import Settings
-from penstock.spark.schema import arrow_schema, declared
-from penstock.spark.session import check_session
+from penstock.spark.schema import declared
 from penstock.spark.sinks import Sink, foreach_batch, to
 from penstock.state.variables.ddl import schema_of
 
@@ -46,7 +44,7 @@ if TYPE_CHECKING:
 
     from penstock.spark.query import FlowQuery
 
-__all__ = ["Flow", "KeyedFlow", "WindowedFlow", "flow"]
+__all__ = ["Flow", "KeyedFlow", "WindowedFlow"]
 
 _STARTS = {"micro_batch": start, "live": start_live}
 
@@ -56,13 +54,19 @@ class Flow:
     """A pipeline: sources, steps on them, and a sink for the output. Made by `flow`."""
 
     graph: Graph
+    """Sources and steps."""
     bound: SLA | None = None
+    """The SLA; None: there is none."""
     elasticity: Elastic | None = None
+    """Settings of autoscaling; None: it is off."""
     sink: Sink | None = None
+    """The sink, unless `start` gets one."""
     time: str | None = None
     """The event-time column, which windows use by default; None after a step that drops it."""
     one_host: bool = False
+    """Whether all steps run in one host."""
     keeps_order: bool = False
+    """Whether the output is in the order of arrival."""
 
     def key_by(self, *columns: str, slots: int = 64, nulls: bool = False) -> KeyedFlow:
         """Choose the key columns of the next step, and the number of slots of its key space.
@@ -439,60 +443,6 @@ class Flow:
             if place < 0 or not pa.types.is_timestamp(schema.field(place).type):
                 time = None
         return replace(self, graph=graph, time=time)
-
-
-def flow(
-    source: DataFrame | LiveSource,
-    *,
-    arrival: str | None = None,
-    event_time: str | None = None,
-    delay: str | float = 0,
-    partition: str | None = None,
-    idle: str | float | None = None,
-) -> Flow:
-    """Begin a flow on a source.
-
-    The source is a DataFrame, streaming or static, or one that couriers can read without Spark: `kafka`,
-    `rate` or `source`. Only the latter can run in live mode.
-
-    - `arrival`: timestamp column from which latency is measured. By default the source's own, such as
-      Kafka's timestamp; without one latency is measured from ingestion.
-    - `event_time`: timestamp column for windows and event-time timers.
-    - `delay`: how long event times may be out of order, such as "5s". The watermark is the newest event
-      time less the delay.
-    - `partition`: column with the partition of the source, where partitions do not advance together. Then
-      the watermark is that of the partition that is furthest behind.
-    - `idle`: duration without a row after which a partition, or a source joined with others, no longer
-      holds the watermark back.
-    """
-    decoder = None
-    if isinstance(source, LiveSource):
-        schema, decoder, arrival = source.schema, source.decoder, arrival or source.arrival
-    else:
-        check_session(source)
-        schema = arrow_schema(source.schema, source.sparkSession)
-    times, names = (pa.types.is_timestamp,), (pa.types.is_integer, pa.types.is_string)
-    for purpose, column, what, kinds in (
-        ("arrival", arrival, "a timestamp column", times),
-        ("event_time", event_time, "a timestamp column", times),
-        ("partition", partition, "a column of integers or text", names),
-    ):
-        place = -1 if column is None else schema.get_field_index(column)
-        type = schema.field(place).type if place >= 0 else None
-        if column is not None and (type is None or not any(kind(type) for kind in kinds)):
-            actual = "missing" if type is None else f"of type {type}"
-            raise FlowError(
-                f"{purpose}={column!r} must be {what}, but it is {actual}",
-                hint=f"the columns of the source are {', '.join(schema.names)}",
-            )
-    if event_time is None and (partition is not None or idle is not None):
-        raise FlowError(
-            "partition and idle are for the watermark, but the flow has no event time",
-            hint='name its column: ps.flow(df, event_time="ts", ...)',
-        )
-    idle_ms = None if idle is None else milliseconds(idle)
-    plan = SourcePlan(schema, event_time, milliseconds(delay), partition, idle_ms, arrival, decoder)
-    return Flow(Graph((Source(source, plan),)), time=event_time)
 
 
 def _check_slots(slots: int) -> None:

@@ -25,7 +25,9 @@ class Source:
     """A source of a flow. The same object is the same source in every flow."""
 
     origin: DataFrame | LiveSource
+    """The DataFrame or source that the user gave to `flow`."""
     plan: SourcePlan
+    """Its columns, and which of them tell the time."""
 
     @property
     def live(self) -> LiveSource | None:

@@ -30,9 +30,13 @@ class KeyedFlow:
     """A flow with the key of its next step. Made by `key_by`; its methods add that step."""
 
     flow: Flow
+    """The flow that the step is added to."""
     keys: tuple[str, ...]
+    """Key columns; none for a step without a key."""
     slots: int
+    """Slots of the step's key space."""
     nulls: bool = False
+    """Whether null is a key like any other."""
 
     # A column may be called "name" as well. It stays among the others, whose order is that of the output.
     @overload
@@ -167,10 +171,15 @@ class WindowedFlow:
     """A flow with the key and the windows of its next step. Made by `window`; its methods add that step."""
 
     keyed: KeyedFlow
+    """The flow, with the key of the step."""
     size: Window
+    """The kind and length of the windows."""
     on: str | None
+    """The timestamp column; None for windows by processing time."""
     lateness_ms: int
+    """Milliseconds for which a closed window still takes rows."""
     emit: Emit
+    """When a window's row is emitted: "close" or "update"."""
 
     @overload
     def aggregate(self, *, name: str, **aggregates: Aggregate) -> Flow: ...
@@ -220,7 +229,8 @@ def popped_name(aggregates: dict[str, Any]) -> str | None:
     """
     if isinstance(aggregates.get("name"), Aggregate):
         return None
-    return aggregates.pop("name", None)
+    name: str | None = aggregates.pop("name", None)
+    return name
 
 
 def _some(aggregates: dict[str, Aggregate]) -> None:

@@ -224,8 +224,8 @@ def host_counts(plan: FlowPlan, hosts: int | dict[str, int]) -> dict[str, int]:
     counts = {}
     for step in plan.keyed:
         wanted = hosts.get(step.id, 1) if isinstance(hosts, dict) else hosts
-        if wanted < 1:
-            raise SettingError(f"step {step.id} has {wanted} hosts", hint="use 1 or more")
+        if not isinstance(wanted, int) or wanted < 1:
+            raise SettingError(f"step {step.id} has {wanted!r} hosts", hint="use 1 or more")
         counts[step.id] = min(wanted, step.slots)
     if isinstance(hosts, dict) and (unknown := set(hosts) - set(counts)):
         raise SettingError(

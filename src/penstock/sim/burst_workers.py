@@ -13,6 +13,10 @@ from penstock.control.treat.offloading import OffloadSettings
 from penstock.errors import SettingError
 from penstock.wire.report import Usage
 
+_NOT_NEGATIVE = (
+    "at_most", "start_ms", "overhead_ms", "partials_per_row", "partials_each", "merge_cost", "idle_ms",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class WorkerPlane:
@@ -46,14 +50,13 @@ class WorkerPlane:
     price: FunctionPrice = field(default_factory=FunctionPrice)
 
     def __post_init__(self) -> None:
-        least = min(
-            *(self.at_most, self.start_ms, self.overhead_ms, self.partials_per_row),
-            *(self.partials_each, self.merge_cost, self.idle_ms),
-        )
-        if least < 0 or self.speed <= 0:
+        for name in _NOT_NEGATIVE:
+            value = getattr(self, name)
+            if value < 0:
+                raise SettingError(f"{name} of the functions is {value:g}", hint="use 0 or more")
+        if self.speed <= 0:
             raise SettingError(
-                f"the least setting of the functions is {least:g}, and their speed is {self.speed:g}",
-                hint="use 0 or more for all settings, and a speed above 0",
+                f"speed of the functions is {self.speed:g}", hint="use more than 0, such as 1"
             )
 
     def settings(self, host: HostPrice, deadline_ms: float | None = None) -> OffloadSettings:

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from pyspark import SparkConf, SparkContext
 from pyspark.serializers import SpecialLengths
@@ -183,7 +183,7 @@ def has_default_log(spark: SparkSession) -> bool:
 def quiet_handled_failures(spark: SparkSession) -> None:
     """Have Spark log nothing in threads that carry the mark of `handled`: a killed host or a run that was
     broken off would fill pages with stack traces, though one line of Penstock's says it all."""
-    log4j, gateway = _log4j(spark), spark.sparkContext._gateway
+    log4j, gateway = _log4j(spark), cast(Any, spark.sparkContext._gateway)
     configuration = log4j.LogManager.getContext(False).getConfiguration()
     if _MARK in str(configuration.getFilter()):
         return

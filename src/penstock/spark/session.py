@@ -59,6 +59,12 @@ _SETTINGS = {
     # The couriers of a run that was given up hold their task slots until their processes are killed, and
     # the next run needs the slots: after a lost executor that was two seconds of Spark's default.
     "spark.python.task.killTimeout": "200ms",
+    # A task asks other executors for the code of its stage before it asks the driver. If the network to one
+    # of them drops packets, Spark's defaults let it wait for two minutes, four times.
+    "spark.shuffle.io.connectionTimeout": "10s",
+    "spark.shuffle.io.connectionCreationTimeout": "3s",
+    "spark.shuffle.io.maxRetries": "1",
+    "spark.shuffle.io.retryWait": "1s",
 }
 
 _LIVENESS = {
@@ -177,7 +183,7 @@ def session(
     if ui:
         chosen["spark.ui.enabled"] = "true"
     chosen |= conf or {}
-    builder = SparkSession.Builder().config(map=chosen)
+    builder = SparkSession.Builder().config(map={**chosen})
     quiet = _QUIET | {"spark.master": f"local[{slots},4]"}
     running, known = running_settings(), known_settings(builder, os.environ)
     spoken = "spark.log.level" in known  # then somebody wants to see what Spark says

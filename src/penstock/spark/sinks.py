@@ -398,8 +398,8 @@ def late_sinks(
         sinks = dict.fromkeys(places, sinks)
     if unknown := set(sinks) - set(places):
         raise SettingError(
-            f"late_rows names unknown steps {sorted(unknown)}",
-            hint=f"rows can be late for {', '.join(places)} (see flow.explain())",
+            f"late_rows names steps that the flow does not have: {', '.join(sorted(unknown))}",
+            hint=f"use {', '.join(places)} (see flow.explain())",
         )
     replaced = [replaces(sink) for sink in (output, *sinks.values())]
     if shared := [where for where in replaced if where is not None and replaced.count(where) > 1]:

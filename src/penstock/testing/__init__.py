@@ -1,16 +1,16 @@
-"""Tools to test flows with: user logic without Spark, whole flows with faults, and trials.
+"""Tools for testing flows: user logic without Spark, whole flows with faults, and trials.
 
-`FlowTester` runs a whole flow over batches of rows, with event time, moves and faults, in milliseconds;
-`source` is a source for such flows. `assert_survives` compares the output of a flow with and without
-faults. `ProcessorTester` runs a single processor as a host does.
+`FlowTester` runs a whole flow over batches of rows, with event time, moves and faults, in milliseconds.
+`source` creates a source for such flows. `assert_survives` compares the output of a flow with and without
+faults. `ProcessorTester` runs a single processor like a host.
 
-A `Fault` says what shall happen, and where:
-`Settings(faults=(Fault("host.applied", do="kill", where={"epoch": 3, "run": 0}),))` kills a host once,
-in the middle of epoch 3. `FAULT_POINTS` lists the places where something can fail, `TRIAL_POINTS` those
-where `Pace`, `Delay` and `Uncombined` make a small machine stand for many. `armed` arms faults of the
-own process, which is the driver's.
+A `Fault` is an action at a named point in the code. For example,
+`Settings(faults=(Fault("host.applied", do="kill", where={"epoch": 3, "run": 0}),))` kills a host once, in the
+middle of epoch 3. `FAULT_POINTS` lists the points where a process can fail. `TRIAL_POINTS` lists those where
+`Pace`, `Delay` and `Uncombined` make one small machine behave like a cluster. `armed` arms faults in the
+calling process, which is usually the driver.
 
-`local_cluster`, `thread_hosts` and `thread_tasks` are what a `FlowTester` is made of.
+`FlowTester` is built from `local_cluster`, `thread_hosts` and `thread_tasks`.
 """
 
 from importlib import import_module
@@ -31,8 +31,8 @@ _HOMES = {
     "assert_survives": "survival",
     "source": "rows_source",
 }
-"""Public name -> the module that holds it. It is imported when it is first used: hosts load this package
-for actions, and need no driver."""
+"""Module of each public name. It is imported on first use, because hosts load this package for its actions
+and need no driver."""
 
 
 def __getattr__(name: str) -> Any:

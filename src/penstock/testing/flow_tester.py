@@ -1,4 +1,4 @@
-"""The tester of flows: a whole flow runs over batches of rows, without Spark, in milliseconds.
+"""Tester for flows: runs a whole flow over batches of rows, without Spark, in milliseconds.
 
 >>> import penstock as ps
 >>> from penstock.testing import FlowTester, source
@@ -47,19 +47,18 @@ from penstock.testing.thread_hosts import open_store
 from penstock.testing.thread_tasks import Batches
 
 SETTINGS = Settings(rpc_timeout_ms=30_000, exchange_timeout_ms=60_000, host_start_ms=30_000)
-"""The settings of a tester that is given none."""
+"""Default settings of a tester."""
 
 
 class FlowTester:
-    """Runs a flow over batches of rows: the driver, hosts and couriers are the real ones, on threads.
+    """Runs a flow over batches of rows, with the real driver, hosts and couriers, on threads.
 
-    Use it as a context, or call `close`. Each `run` is one epoch. Event time follows the rows, as in a
-    query; processing time stands still unless it is advanced. Hosts can be scaled and killed, slots
-    moved, faults injected: the output must be what it is without. `elastic` and the sink of a flow are
-    ignored.
+    Use it as a context manager, or call `close`. Each `run` is one epoch. Event time follows the rows, as in
+    a query. Processing time only changes when it is advanced. A test can scale and kill hosts, move slots and
+    inject faults; the output must stay the same. `elastic` and the sink of a flow are ignored.
 
-    Any flow can be tested, whatever its sources are: nothing is read from them. Where Spark is not
-    wanted at all, build the flow on `penstock.testing.source`.
+    Any flow can be tested, whatever its sources, since nothing is read from them. To do without Spark
+    entirely, build the flow on `penstock.testing.source`.
     """
 
     def __init__(
@@ -75,14 +74,14 @@ class FlowTester:
         now_ms: int = 0,
         settings: Settings = SETTINGS,
     ) -> None:
-        """`hosts`, `migration`, `on_error` and `settings` are those of `Flow.start`. Faults in `settings`
-        are injected as by `faults`.
+        """Create a tester for a flow.
 
-        `checkpoint` is a folder to continue from; without one the tester has its own, and removes it.
-        `partitions` is the number of tasks that read the rows. With more than one, rows of different
-        tasks reach a key in any order. `functions` is the share of rows, up to 1, that goes through burst
-        functions in this process, for steps that can run in them. `now_ms` is the processing time to
-        begin with, in milliseconds since 1970.
+        `hosts`, `migration`, `on_error` and `settings` are those of `Flow.start`. Faults in `settings` are
+        injected as if by `faults`. `checkpoint` is a folder to continue from; without one, the tester
+        creates its own and removes it. `partitions` is the number of tasks that read the rows. With more than
+        one, rows of different tasks reach a key in any order. `functions` is the share of rows, up to 1, that
+        goes to burst functions in this process, for steps that can run in them. `now_ms` is the first
+        processing time, in milliseconds since 1970.
         """
         must_be(flow, Flow, "FlowTester", "a flow", 'ps.flow(source).key_by("user").aggregate(...)')
         if partitions < 1:
@@ -94,9 +93,9 @@ class FlowTester:
         self._partitions = partitions
         self._armed: list[Armed] = []
         self._over = ""
-        """Why no more epochs can be run; empty: they can."""
+        """Reason why no more epochs can run; empty if they can."""
         self.progress: list[EpochProgress] = []
-        """What each epoch did, oldest first: runs, rows, moved slots, and so on."""
+        """Progress of each epoch, oldest first: runs, rows, moved slots, and so on."""
         with ExitStack() as stack:
             if checkpoint is None:
                 own = tempfile.TemporaryDirectory(prefix="penstock-", ignore_cleanup_errors=True)
@@ -104,7 +103,7 @@ class FlowTester:
             self._checkpoint = str(checkpoint)
             folder = f"{self._checkpoint}/penstock"
             claim(open_store(folder), self._plan, "micro_batch", _refuse_live)
-            # Those of settings would be armed by couriers, and kill this process.
+            # Couriers would arm the faults of settings, and kill this process.
             shipped, settings = settings.faults, replace(settings, faults=())
             self._cluster = _Cluster(self._plan, folder, counts, settings, chosen, now_ms=now_ms)
             stack.callback(pa.set_cpu_count, pa.cpu_count())  # couriers set it to 1
@@ -134,15 +133,15 @@ class FlowTester:
         """Run an epoch with these rows and return its output.
 
         Rows are dicts, tuples in the order of the columns, or an Arrow table or batch. Times are
-        datetimes or ISO text; without a zone they are UTC. A flow with several sources takes the rows of
-        each, in the order in which the flow names them, or by name: that of `testing.source`, or `left`
-        and `right` where there are two. Sources that are left out have no rows.
+        datetimes or ISO text; without a zone they are UTC. For a flow with several sources, pass the rows of
+        each one in the order in which the flow names them, or by name. The name is that of `testing.source`,
+        or `left` and `right` if there are two sources. Sources that are left out have no rows.
 
-        When a fault ends the driver, it is started again and the epoch replayed, as with Spark. When the
-        epoch fails for another reason, it has changed nothing.
+        If a fault ends the driver, it restarts and replays the epoch, as with Spark. If the epoch fails for
+        another reason, no state has changed.
         """
         if self._over:
-            raise FlowError(self._over, hint="make a new FlowTester")
+            raise FlowError(self._over, hint="create a new FlowTester")
         schemas = [source.schema for source in self._plan.sources]
         rows = self._by_source(inputs, named)
         batches = [
@@ -152,7 +151,7 @@ class FlowTester:
         return self._run(partitioned(self._plan, batches, self._partitions))
 
     def advance(self, duration: str | float) -> pa.Table:
-        """Let processing time pass and run an epoch without rows: timers, TTLs and windows become due."""
+        """Advance processing time and run an epoch without rows, so that timers, TTLs and windows are due."""
         self._cluster.now_ms += milliseconds(duration)
         return self.run()
 
@@ -178,7 +177,7 @@ class FlowTester:
         try:
             progress = cluster.run_through(parts, self._fired, closing=closing)
         except BaseException:
-            cluster.restart()  # hosts may hold a part of what failed
+            cluster.restart()  # hosts may hold a part of the failed epoch
             raise
         self.progress.append(progress)
         return pa.Table.from_batches(cluster.output.pop(epoch), self._plan.output)
@@ -186,27 +185,28 @@ class FlowTester:
     # Changes and faults
 
     def scale(self, step: str, hosts: int) -> None:
-        """Give a step this number of hosts from the next epoch on. See `FlowQuery.scale`.
+        """Scale a step to this number of hosts from the next epoch on. See `FlowQuery.scale`.
 
-        A query goes on while new hosts come up; this waits for them, so that tests know where slots are.
+        A query goes on while new hosts come up. The tester waits for them, so that tests know which host owns
+        a slot.
         """
         self._begin()
         self._cluster.relocation.scale(step, hosts)
         self._await_hosts(step)
 
     def move(self, step: str, slots: int | Iterable[int], to: str) -> None:
-        """Let these slots of a step live on the host `to` from the next epoch on. See `FlowQuery.move`."""
+        """Move these slots of a step to the host `to` from the next epoch on. See `FlowQuery.move`."""
         self._begin()
         self._cluster.relocation.move(step, [slots] if isinstance(slots, int) else slots, to)
 
     def kill(self, host: str) -> None:
-        """Kill a host, as `kill -9` does. The next epoch gives its slots to other hosts."""
+        """Kill a host, like `kill -9`. The next epoch gives its slots to other hosts."""
         step, jobs = host.rsplit("/", 1)[0], self._cluster.jobs
         if step in self.hosts:
             self._await_hosts(step)
         if host not in jobs.live:
             raise SettingError(
-                f"there is no host {host!r}", hint=f"the hosts are {', '.join(jobs.live)}"
+                f"unknown host {host!r}", hint=f"the hosts are {', '.join(jobs.live)}"
             )
         jobs.kill(host)
 
@@ -216,9 +216,9 @@ class FlowTester:
 
     @contextmanager
     def faults(self, *faults: Fault) -> Iterator[Armed]:
-        """Inject these faults while the context lasts. `fired` of its value lists those that happened.
+        """Inject these faults within the context. `fired` of its value lists those that have happened.
 
-        Points are those of `FAULT_POINTS`. "kill" and "stop" hit the thread that stands for the process:
+        Points are those of `FAULT_POINTS`. "kill" and "stop" apply to the thread that stands for the process:
         the host, the courier's task or the driver.
         """
         with armed(*(self._cluster.in_process(fault) for fault in faults)) as arming:
@@ -229,88 +229,88 @@ class FlowTester:
                 self._armed.remove(arming)
 
     def _fired(self) -> int:
-        return sum(len(one.fired) for one in self._armed)
+        return sum(len(arming.fired) for arming in self._armed)
 
-    # What there is to see
+    # Inspection
 
     @property
     def now_ms(self) -> int:
-        """The processing time, in milliseconds since 1970."""
+        """Present processing time, in milliseconds since 1970."""
         return self._cluster.now_ms
 
     @property
     def epoch(self) -> int:
-        """The number of the next epoch."""
+        """Number of the next epoch."""
         return self._cluster.epoch
 
     @property
     def watermarks(self) -> dict[str, int | None]:
-        """Step -> its watermark in the next epoch, in milliseconds since 1970; None: there is none yet."""
+        """Watermark of each step in the next epoch, in milliseconds since 1970; None if there is none yet."""
         self._begin()
         return dict(self._cluster.runner.versions.watermarks)
 
     @property
     def hosts(self) -> dict[str, list[str]]:
-        """Step -> the hosts that it should have."""
+        """Names of each step's hosts, including those that are not up yet."""
         self._begin()
         return {step.id: [*self._cluster.relocation.hosts(step.id)] for step in self._plan.keyed}
 
     @property
     def slots(self) -> dict[str, list[int]]:
-        """Host -> its slots, as of the last epoch."""
+        """Slots of each host, as of the last epoch."""
         return {host: slots for _, host, slots in self._cluster.relocation.owners()}
 
     @property
     def late(self) -> dict[str, pa.Table]:
-        """Step -> the rows that came too late for it, of all epochs; of a join, "join-1.left" and "right"."""
+        """Late rows of all epochs by step; for a join, by names such as "join-1.left" and "join-1.right"."""
         names = {where: name for name, where in late_inputs(self._plan).items()}
         tables: dict[str, list[pa.Table]] = {}
         for epoch in sorted(self._cluster.late):
             for where, table in self._cluster.late[epoch].items():
                 tables.setdefault(names[where], []).append(table)
-        return {name: pa.concat_tables(found) for name, found in tables.items()}
+        return {name: pa.concat_tables(parts) for name, parts in tables.items()}
 
     @property
     def dead_letters(self) -> list[dict[str, Any]]:
-        """The rows that were set aside, with `on_error="dead_letter"`: step, key, row and error of each."""
+        """Rows that were set aside with `on_error="dead_letter"`: the step, key, row and error of each."""
         return [json.loads(line) for line in Checkpoint(self._checkpoint).letters()]
 
     def state(self, step: str) -> dict[Any, dict[str, Any]]:
-        """Key -> its state in the checkpoint, as `penstock state show` shows it.
+        """State of each key in the checkpoint, in the form of `penstock state show`.
 
         A key of several columns is a tuple.
         """
         if not self._cluster.epoch:
             return {}
         try:
-            found = Checkpoint(self._checkpoint).entries(step, limit=sys.maxsize).entries
+            entries = Checkpoint(self._checkpoint).entries(step, limit=sys.maxsize).entries
         except CheckpointError as refused:
             self._must_know(step)
             raise refused
-        keys = [tuple(entry.key.values()) for entry in found]
+        keys = [tuple(entry.key.values()) for entry in entries]
         return {
             key[0] if len(key) == 1 else key: entry.state
-            for key, entry in zip(keys, found, strict=True)
+            for key, entry in zip(keys, entries, strict=True)
         }
 
     # Sources and steps
 
     def _by_source(self, inputs: tuple[Input, ...], named: Mapping[str, Input]) -> dict[int, Input]:
-        """Source, by number -> its rows."""
+        """Rows of each source, by its number."""
         if len(inputs) > len(self._names):
             raise FlowError(
-                f"rows of {len(inputs)} sources were given, and the flow has {len(self._names)}",
-                hint="give the rows of a source as one list: run([row, row])",
+                f"run got rows for {len(inputs)} sources, but the flow has {len(self._names)}",
+                hint="pass the rows of a source as one list: run([row, row])",
             )
         rows = dict(enumerate(inputs))
         for name, input in named.items():
             if name not in self._names:
-                known = ", ".join(filter(None, self._names)) or "none: give the rows without a name"
+                known = ", ".join(filter(None, self._names)) or "none: pass the rows without a name"
                 raise FlowError(f"there is no source {name!r}", hint=f"the names are {known}")
             number = self._names.index(name)
             if number in rows:
                 raise FlowError(
-                    f"source {name!r} got rows by place and by name", hint="give them once"
+                    f"source {name!r} got rows by place and by name", hint="pass them once"
                 )
             rows[number] = input
         return rows
@@ -321,7 +321,7 @@ class FlowTester:
         return f"source {self._names[number] or number}"
 
     def _must_know(self, step: str) -> None:
-        known = [one.id for one in self._plan.keyed]
+        known = [keyed.id for keyed in self._plan.keyed]
         if step not in known:
             raise SettingError(
                 f"there is no step {step!r}", hint=f"the keyed steps are {', '.join(known)}"
@@ -332,7 +332,7 @@ class FlowTester:
         self._cluster.relocation.wait_for_new(step, self._cluster.settings.host_start_ms)
 
     def _begin(self) -> None:
-        """Let the driver take up its checkpoint, which it does in its first epoch otherwise."""
+        """Let the driver load its checkpoint now, rather than in its first epoch."""
         self._cluster.runner.begin(self._cluster.epoch)
 
 
@@ -356,14 +356,14 @@ class _Cluster(LocalCluster):
 
 
 def _without_decoders(plan: FlowPlan) -> FlowPlan:
-    """A plan whose sources bring rows, and nothing that has to be decoded first."""
-    return replace(plan, sources=tuple(replace(one, decoder=None) for one in plan.sources))
+    """The plan without decoders of its sources, since tests pass decoded rows."""
+    return replace(plan, sources=tuple(replace(source, decoder=None) for source in plan.sources))
 
 
 def _names(flow: Flow) -> list[str | None]:
-    """The names of a flow's sources, where they have some."""
+    """Names of a flow's sources; None for a source without a name."""
     origins = [source.origin for source in flow.graph.sources]
-    names = [one.name if isinstance(one, RowsSource) else None for one in origins]
+    names = [origin.name if isinstance(origin, RowsSource) else None for origin in origins]
     if len(names) == 2:
         names = [name or side for name, side in zip(names, ("left", "right"), strict=True)]
     twice = {name for name in names if name is not None and names.count(name) > 1}
@@ -377,5 +377,6 @@ def _names(flow: Flow) -> list[str | None]:
 
 def _refuse_live(facts: dict[str, Any]) -> NoReturn:
     raise CheckpointError(
-        "the checkpoint is of a live flow", hint="a FlowTester runs micro-batches: use another"
+        "the checkpoint is that of a live flow, and a FlowTester runs micro-batches",
+        hint="use another checkpoint",
     )

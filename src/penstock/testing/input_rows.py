@@ -1,4 +1,4 @@
-"""A tester's input: rows as tests write them, or Arrow tables, as batches of a source's columns."""
+"""Input of a tester: turns rows of tests, or Arrow tables, into batches of a source's columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ a DataFrame of pandas or Polars."""
 
 
 def input_batch(rows: Input, schema: pa.Schema, source: str) -> pa.RecordBatch:
-    """Rows as one batch of a source's columns. Errors call the source by this name.
+    """Convert rows to one batch of a source's columns. `source` is its name in errors.
 
     >>> schema = pa.schema([("user", pa.string()), ("at", pa.timestamp("us", "UTC"))])
     >>> input_batch([{"user": "ann", "at": "2026-01-01 00:00:05"}], schema, "the source").num_rows
@@ -48,7 +48,7 @@ give the columns user string, at timestamp[us, tz=UTC]
 def partitioned(
     flow: FlowPlan, batches: list[pa.RecordBatch], partitions: int
 ) -> list[list[pa.RecordBatch]]:
-    """The batches of all sources as the input of each task: row n goes to task n modulo `partitions`."""
+    """Divide the batches of all sources among tasks: row n goes to task n modulo `partitions`."""
     parts = []
     for number in range(partitions):
         part = batches
@@ -75,7 +75,7 @@ def _from_arrow(table: pa.Table, schema: pa.Schema, source: str) -> pa.RecordBat
 
 
 def _with_times(row: Any, schema: pa.Schema) -> Any:
-    """A dict with its times as datetimes, where they were written as text."""
+    """The row with times in text form replaced by datetimes, if it is a dict."""
     if not isinstance(row, Mapping):
         return row
     times = {field.name for field in schema if pa.types.is_timestamp(field.type)}

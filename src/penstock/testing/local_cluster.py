@@ -1,9 +1,8 @@
 """A whole flow in one process, without Spark, in which everything can be killed.
 
 The driver's classes, the hosts' Flight servers and the couriers are the real ones; threads stand for
-processes. This module does what Spark does otherwise: a sink's output of an epoch is replaced when the
-epoch is written again, and after a crash of the driver the epoch that had not returned is replayed.
-`FlowTester` is made of this.
+processes. This module takes the part of Spark: if an epoch is written again, its output in the sink is
+replaced, and after a crash of the driver the unfinished epoch is replayed. `FlowTester` is built on it.
 """
 
 from __future__ import annotations
@@ -45,14 +44,14 @@ _UPKEEP = ("driver.layout", "driver.clean")
 """Points that another thread of the driver passes than the one that runs epochs."""
 
 LateTables = Mapping[tuple[str, int], pa.Table]
-"""(Step, number of its input) -> late rows."""
+"""Late rows by step and number of its input."""
 
 
 class LocalCluster:
     """One flow with its driver, hosts, couriers and sink. `run` runs an epoch.
 
-    The methods that take `facts` are actions for a `Fault`. `read`, `keep_output`, `keep_late`,
-    `plan_of_run` and `make_control` are there to be overridden.
+    The methods that take `facts` are actions for a `Fault`. Subclasses may override `read`, `keep_output`,
+    `keep_late`, `plan_of_run` and `make_control`.
     """
 
     def __init__(
@@ -73,21 +72,21 @@ class LocalCluster:
         self.now_ms = now_ms
         """The machine's clock, in milliseconds since 1970."""
         self.time_ms = 0
-        """The time of the last epoch: that of the clock, but it never goes back."""
+        """Time of the last epoch in milliseconds: that of the clock, but it never goes back."""
         self.epoch = 0
-        """The next epoch."""
+        """Number of the next epoch."""
         self.started_ms = 0
-        """When the driver began that ran the last epoch."""
+        """Start time of the driver that ran the last epoch, in milliseconds."""
         self.reads = 1
-        """Spark jobs that the sink makes of an epoch's output."""
+        """Number of Spark jobs that the sink runs on an epoch's output."""
         self.deaths: Counter[str] = Counter()
-        """Host -> how often it was killed; "driver" -> how often the driver crashed."""
+        """Number of times that each host was killed, and, as "driver", that the driver crashed."""
         self.start_faults: dict[str, StartFault] = {}
-        """Host -> how it fails whenever this driver starts it. All other hosts come up."""
+        """Start faults by host, for this driver. All other hosts come up."""
         self.ended_by: BaseException | None = None
         """The error that last ended the query."""
         self._doomed = False
-        """Whether a thread of the driver's met a fault that kills it."""
+        """Whether a background thread of the driver has passed a fault that kills the driver."""
         self.reaper = Reaper()
         self.tasks = ThreadTasks(
             self._courier, lambda part, task: self.read(part, task), settings.rpc_timeout_ms / 1000
@@ -97,7 +96,7 @@ class LocalCluster:
     # Epochs
 
     def run(self, parts: Sequence[Any], closing: int = 0) -> EpochProgress:
-        """Run the next epoch once, with these partitions; raises what the query would.
+        """Run the next epoch once, with these partitions. Raises the same errors as a query.
 
         `closing` counts the epochs after the end of the input; see `EpochRunner.run`.
         """
@@ -120,10 +119,10 @@ class LocalCluster:
         tries: int = 8,
         closing: int = 0,
     ) -> EpochProgress:
-        """Run the next epoch, and start the driver again whenever a fault has ended it.
+        """Run the next epoch, and restart the driver whenever a fault has ended it.
 
-        `faults` counts the faults that have happened: an error without one is raised. `after` is called
-        when the epoch is done, before the driver may turn out to be dead.
+        `faults` counts the faults that have happened. An error without a new fault is raised. `after` is
+        called when the epoch is done, before a dead driver restarts.
         """
         for left in reversed(range(tries)):
             before = faults()
@@ -143,10 +142,10 @@ class LocalCluster:
 
     @property
     def begun(self) -> bool:
-        """Whether this driver has taken up its checkpoint: only then slots can be moved."""
+        """Whether this driver has loaded its checkpoint. Slots can be moved only then."""
         return self.runner.versions.newest is not None
 
-    # What Spark, the sink and control do; to be overridden
+    # Parts of Spark, the sink and control, for subclasses to override
 
     def read(self, part: Any, task: Task) -> Iterable[pa.RecordBatch]:
         """Read a partition in a task attempt."""
@@ -154,17 +153,17 @@ class LocalCluster:
         return batches
 
     def keep_output(self, epoch: int, batches: Batches) -> None:
-        """Take the output of a run of an epoch, in place of that of an earlier run."""
+        """Store the output of a run of an epoch, in place of an earlier run's."""
 
     def keep_late(self, epoch: int, rows: LateTables) -> None:
-        """Take the late rows of an epoch, in place of those of an earlier run."""
+        """Store the late rows of an epoch, in place of an earlier run's."""
 
     def plan_of_run(self, plan: EpochPlan) -> EpochPlan:
         """The plan that couriers get."""
         return plan
 
     def make_control(self) -> ControlLoop | None:
-        """The control of a new driver; None: hosts do not follow the load."""
+        """The control of a new driver; None if autoscaling is off."""
         return None
 
     # Faults
@@ -184,7 +183,7 @@ class LocalCluster:
             raise InjectedFault("host", facts)
 
     def kill_driver(self, facts: Mapping[str, object]) -> None:
-        """Kill the driver from another thread than the query's: that one finds no host alive."""
+        """Kill the driver from a background thread. All hosts die, so the query's thread fails too."""
         self._doomed = True
         self.jobs.kill_all()
         raise InjectedFault("driver", facts)
@@ -213,7 +212,7 @@ class LocalCluster:
         self.jobs.kill(str(facts["host"]))
 
     def restart(self) -> None:
-        """Kill the driver and, with it, all hosts; start again from the same store."""
+        """Kill the driver and all hosts, and start again from the same store."""
         self.deaths["driver"] += 1
         self._doomed = False
         self.start_faults = {}
@@ -221,7 +220,7 @@ class LocalCluster:
         self.start_driver()
 
     def close(self) -> None:
-        """End everything; returns when no thread of the cluster is left."""
+        """End everything. Returns when no thread of the cluster is left."""
         self.tasks.let_go()
         self._end_driver()
         self.tasks.close()
@@ -262,7 +261,7 @@ class LocalCluster:
         self.relocation.start_hosts()
 
     def _claimed(self) -> Store:
-        """The store, claimed by this driver; if that crashes it, by the next one."""
+        """The store, claimed by this driver, or by the next one if a fault crashes it."""
         while True:
             store = open_store(self.store)
             try:

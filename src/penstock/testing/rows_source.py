@@ -1,4 +1,4 @@
-"""A source for flows under test: it has columns, and its rows come from the test."""
+"""A source for flows under test. It only has columns; the test passes the rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.state.variables.ddl import schema_of
 
 @dataclass(frozen=True)
 class RowsSource(LiveSource):
-    """Columns without rows of their own: `FlowTester.run` brings them. Made by `source`."""
+    """A source without rows of its own: `FlowTester.run` passes them. Created by `source`."""
 
     columns: pa.Schema
     name: str | None = None
@@ -36,14 +36,14 @@ class RowsSource(LiveSource):
     def _refuse(self) -> NoReturn:
         raise FlowError(
             "a source of penstock.testing has no rows of its own",
-            hint="give rows to FlowTester(flow).run(...), or build the flow on another source",
+            hint="pass rows to FlowTester(flow).run(...), or build the flow on another source",
         )
 
 
 def source(columns: pa.Schema | str, name: str | None = None) -> RowsSource:
     """A source for flows that a `FlowTester` runs, with these columns: DDL text or an Arrow schema.
 
-    A flow with several sources takes rows by the `name` of each: `tester.run(bids=[...])`.
+    A test of a flow with several sources passes rows by the `name` of each: `tester.run(bids=[...])`.
 
     >>> import penstock as ps
     >>> ps.flow(source("user string, at timestamp"), event_time="at").schema.names

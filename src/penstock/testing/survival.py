@@ -1,4 +1,4 @@
-"""The check that faults and moves change nothing: the same epochs, without and with them."""
+"""A check that faults and moves do not change the output of a flow."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from penstock.operators.operator import CHANGE
 from penstock.testing.flow_tester import FlowTester
 
 _HOSTS = (3, 1, 2)
-"""Hosts of each step in the epochs after the first, in turn."""
+"""Numbers of hosts of each step in the epochs after the first, in turn."""
 
 CRASHES = tuple(
     Fault(point, OSError if point == "store.read" else "kill")
     for point in FAULT_POINTS
     if not point.startswith("sink.")
 )
-"""A crash at each fault point; at `store.read`, which driver and hosts pass in any thread, an error."""
+"""A crash at each fault point. `store.read` gets an error instead, since any thread may pass it."""
 
 
 def assert_survives(
     flow: Flow, epochs: Sequence[Any], faults: Iterable[Fault] = CRASHES, **options: Any
 ) -> list[str]:
-    """Fail where the output of these epochs is not the same with faults and moves as without.
+    """Fail if the output of these epochs differs with faults and moves from that without.
 
-    The flow runs once in peace, then once with each fault: it can happen from the second epoch on, while
-    steps are scaled from epoch to epoch. Each of `epochs` is the rows of a source, or a dict of name ->
-    rows for several; `options` are those of `FlowTester`. Give two epochs or more, so that there is state
-    to lose. Returns the points whose fault happened. A short flow does not pass all of them.
+    The flow runs once without faults, then once with each fault, which can happen from the second epoch on.
+    Steps are scaled between epochs. Each item of `epochs` holds the rows of a source, or a dict of rows by
+    source name. `options` are those of `FlowTester`. Use two epochs or more, so that there is state to lose.
+    Returns the points whose fault happened. A short flow does not pass all of them.
     """
     expected, _ = _output(flow, epochs, None, options)
     fired = []
     for fault in faults:
         output, happened = _output(flow, epochs, fault, options)
         fired += [fault.point] * happened
-        for number, (rows, calm) in enumerate(zip(output, expected, strict=True)):
-            assert rows == calm, (
-                f"with a fault at {fault.point} epoch {number} gave {_difference(rows, calm)}"
+        for number, (rows, right) in enumerate(zip(output, expected, strict=True)):
+            assert rows == right, (
+                f"with a fault at {fault.point}, epoch {number} gave {_difference(rows, right)}"
             )
     return fired
 
@@ -50,7 +50,7 @@ def assert_survives(
 def _output(
     flow: Flow, epochs: Sequence[Any], fault: Fault | None, options: Mapping[str, Any]
 ) -> tuple[list[Any], bool]:
-    """The output of each epoch and of the end, in a form to compare; whether the fault happened."""
+    """Output of each epoch and of the end, in comparable form, and whether the fault happened."""
     ordered, output = flow.keeps_order or flow.one_host, []
     with ExitStack() as stack:
         tester = stack.enter_context(FlowTester(flow, **options))
@@ -68,17 +68,17 @@ def _output(
 
 
 def _net(table: pa.Table) -> Counter[str]:
-    """Row, as text -> how many there are more of it; for changes, after they were taken back."""
+    """Number of each row, as text. For changes, rows taken back are subtracted."""
     rows: Counter[str] = Counter()
     for row in table.to_pylist():
         rows[repr({n: v for n, v in row.items() if n != CHANGE})] += row.get(CHANGE, 1)
     return Counter({row: count for row, count in rows.items() if count})
 
 
-def _difference(rows: Any, calm: Any) -> str:
+def _difference(rows: Any, right: Any) -> str:
     if isinstance(rows, Counter):
-        more, less = rows.copy(), calm.copy()
-        more.subtract(calm)
+        more, less = rows.copy(), right.copy()
+        more.subtract(right)
         less.subtract(rows)
-        return f"{sorted(+more)[:3]} in place of {sorted(+less)[:3]}"
-    return f"{rows[:5]} in place of {calm[:5]}"
+        return f"{sorted(+more)[:3]} instead of {sorted(+less)[:3]}"
+    return f"{rows[:5]} instead of {right[:5]}"

@@ -18,7 +18,7 @@ from penstock.plan.steps import FlowPlan
 from penstock.wire.report import Usage
 
 _WORKERS = 4
-"""Functions that may be at work at a time."""
+"""Maximum number of functions that run at the same time."""
 _DEADLINE_MS = 30_000
 
 _numbers = itertools.count()
@@ -39,20 +39,20 @@ class ThreadInvoker:
         return Usage()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing, since no resources are held."""
 
 
 class ThreadFunctions:
-    """Adds to the plan of each run that a share of the rows, from 0 to 1, goes to functions."""
+    """Changes the plan of each run so that a share of the rows, from 0 to 1, goes to functions."""
 
     def __init__(self, flow: FlowPlan, share: float, reach: str) -> None:
         self._share, self._reach = share, reach
-        found = segments(flow)
-        self._segments = [segment for segment in found if segment.offloadable]
+        all_segments = segments(flow)
+        self._segments = [segment for segment in all_segments if segment.offloadable]
         if not 0 < share <= 1:
             raise SettingError(f"functions is {share:g}", hint="use a share above 0, and up to 1")
         if not self._segments:
-            reasons = "; ".join(f"{segment.id}: {segment.reason}" for segment in found)
+            reasons = "; ".join(f"{segment.id}: {segment.reason}" for segment in all_segments)
             raise FlowError(
                 f"no step of this flow can run in functions ({reasons})",
                 hint="leave out functions=...",
@@ -77,11 +77,11 @@ class ThreadFunctions:
 
 @contextmanager
 def thread_functions(flow: FlowPlan, share: float) -> Iterator[ThreadFunctions]:
-    """Functions for a flow, while the context lasts."""
+    """Functions for a flow, for the duration of the context."""
     reach = reach_text("thread", number=next(_numbers))
-    made = ThreadFunctions(flow, share, reach)
+    functions = ThreadFunctions(flow, share, reach)
     keep_invoker(reach, ThreadInvoker(flow))
     try:
-        yield made
+        yield functions
     finally:
         remove_invoker(reach)

@@ -24,7 +24,7 @@ from penstock.wire.addresses import LOOPBACK
 from penstock.wire.flight import Endpoint, in_own_thread
 
 StartFault = Literal["dies", "waits"]
-"""How a host fails to come up. "dies": its job fails before it registers. "waits": no core is free for it."""
+"""Kind of failure of a host's start. "dies": its job fails before it registers. "waits": it gets no core."""
 
 
 def open_store(place: Place | str) -> Store:
@@ -33,7 +33,7 @@ def open_store(place: Place | str) -> Store:
 
 
 class ThreadHost(HostServer):
-    """A host that can be killed: every call fails from then on, also calls that are under way.
+    """A host that can be killed: every call fails from then on, including those that are running.
 
     While it is stopped, as by SIGSTOP, no call continues.
     """
@@ -58,10 +58,10 @@ class ThreadHost(HostServer):
             return super().do_get(*args)
 
     def die(self) -> None:
-        """Fail every call, also those that wait for slots to arrive."""
+        """Fail every call, including those that wait for slots to arrive."""
         self.dead = True
         self.running.set()
-        # This waits for the thread that works, and the caller may hold the lock that the thread needs.
+        # end_run waits for the worker thread, and the caller may hold the lock that this thread needs.
         in_own_thread(lambda: self.end_run(HostLostError("this host is dead")), "dying")
         self.machine.needs = self._must_live  # type: ignore[method-assign, assignment]
         with self._lock:
@@ -69,7 +69,7 @@ class ThreadHost(HostServer):
             self._lock.notify_all()
 
     def end(self) -> None:
-        """Stop serving; returns when no file is being written any more."""
+        """Stop serving. Returns when all files are written."""
         super().end()
         self._sealer.shutdown()
         self._soft_writer.shutdown()
@@ -81,7 +81,7 @@ class ThreadHost(HostServer):
 
     @contextmanager
     def _mortal(self) -> Iterator[None]:
-        """A call, which fails where the host is dead before or after it, or a fault breaks it off."""
+        """The context of a call. The call fails if the host is dead before or after it, or on a fault."""
         self._must_live()
         try:
             yield
@@ -107,7 +107,7 @@ class _PausedEndpoint:
 
 
 class Ending(Protocol):
-    """A server, or several: `end` returns when its last call has ended."""
+    """One server or several. `end` returns when the last call has ended."""
 
     def end(self) -> None: ...
 
@@ -119,14 +119,14 @@ class Reaper:
         self._threads = ThreadPoolExecutor(8, thread_name_prefix="reaper")
 
     def end(self, ending: Ending) -> None:
-        """End this. After `close`, it is done in the caller's thread."""
+        """End a server in the background, or, after `close`, in the caller's thread."""
         try:
             self._threads.submit(ending.end)
         except RuntimeError:
             ending.end()
 
     def close(self) -> None:
-        """Wait until all have ended."""
+        """Wait until all servers have ended."""
         self._threads.shutdown()
 
 
@@ -138,11 +138,11 @@ class HostOwner(Protocol):
     place: Place
     """The store's folder."""
     memory_limit: int | None
-    """Bytes that a host may hold between epochs; for hosts that start from now on."""
+    """Maximum bytes of state in a host between epochs, for hosts that start from now on."""
     start_faults: dict[str, StartFault]
-    """Host -> how it fails whenever it is started. All other hosts come up."""
+    """Start faults by host. All other hosts come up."""
     deaths: Counter[str]
-    """Host -> how often it was killed."""
+    """Number of times that each host was killed."""
     reaper: Reaper
 
 
@@ -157,9 +157,9 @@ class ThreadHosts:
         self._unborn: set[str] = set()
         """Hosts that wait for a core."""
         self.fenced: list[str] = []
-        """Hosts that ended because the driver no longer counted on them."""
+        """Hosts that ended themselves because the driver had given them up."""
         self._given_up: list[HostTask] = []
-        """Hosts that were stopped when the driver gave them up: nobody can reach or kill them."""
+        """Tasks of hosts that were stopped when the driver gave them up, so that nobody can kill them."""
         self._leaving: dict[str, HostTask] = {}
         """Hosts whose machine is being decommissioned, with the task that runs there."""
         self._starter = ThreadPoolExecutor(4, thread_name_prefix="starter")
@@ -173,16 +173,16 @@ class ThreadHosts:
 
     def start(self, host: str, step: KeyedStep) -> None:
         order = self._order(host, step)
-        together = [one.host for one in order.hosts]
+        together = [each.host for each in order.hosts]
         if len(together) > 1 and self.running(host):
             return
-        for one in together:
-            self.kill(one)
+        for name in together:
+            self.kill(name)
         started = self._starter.submit(self._start, order)
         self._starting |= dict.fromkeys(together, started)
 
     def _order(self, host: str, step: KeyedStep) -> TaskOrder:
-        """What the task of a host runs: the host alone, or one host of each step."""
+        """The order for a host's task: to run the host alone, or one host of each step."""
         owner = self._owner
         steps = owner.flow.keyed if owner.flow.one_host else (step,)
         hosts = tuple(HostOrder(f"{s.id}/{host.rsplit('/', 1)[1]}", s) for s in steps)
@@ -194,7 +194,7 @@ class ThreadHosts:
         if starting is None or not starting.done() or host in self._unborn:
             return starting is not None
         if host in self.live and self._registry.host(host) is None:
-            self.kill(host)  # its next heartbeat would tell it that the driver has given it up
+            self.kill(host)  # its next heartbeat would end it, since the driver has given it up
         return host in self.live
 
     def failure(self, host: str) -> str:
@@ -221,7 +221,7 @@ class ThreadHosts:
             return [n for n in names if n in self._leaving and self._leaving[n] is current.get(n)]
 
     def give_up(self, host: str, pid: int) -> None:
-        """End a host. A stopped one stays as it is: its machine cannot be reached."""
+        """End a host. A stopped host stays as it is, as if its machine could not be reached."""
         with self._lock:
             server = self._servers.get(host)
         if server is None or server.running.is_set():
@@ -239,7 +239,7 @@ class ThreadHosts:
     def stop(self, host: str) -> None:
         """Stop a host and those of its task, as SIGSTOP would, until it is killed or resumed."""
         with self._lock:
-            servers = [self._servers[one] for one in self._tasks[host].hosts]
+            servers = [self._servers[name] for name in self._tasks[host].hosts]
         for server in servers:
             server.running.clear()
 
@@ -254,9 +254,9 @@ class ThreadHosts:
             self._unborn.discard(host)
             task = self._tasks.get(host)
             together = [] if task is None else task.hosts
-            servers = [self._servers.pop(one) for one in together if one in self._servers]
-            for one in together:
-                self._tasks.pop(one, None)
+            servers = [self._servers.pop(name) for name in together if name in self._servers]
+            for name in together:
+                self._tasks.pop(name, None)
         return task, servers
 
     def kill(self, host: str) -> None:
@@ -274,7 +274,7 @@ class ThreadHosts:
             self.kill(host)
 
     def close(self) -> None:
-        """Kill all hosts; no more are started."""
+        """Kill all hosts. No more can start."""
         self._starter.shutdown()
         self.kill_all()
         for task in self._given_up:
@@ -298,13 +298,13 @@ class ThreadHosts:
         threading.Thread(target=self._beat, args=(task, known), daemon=True).start()
 
     def _beat(self, task: HostTask, known: list[tuple[str, str]]) -> None:
-        """Send a task's heartbeats until it is dead, or the driver no longer counts on it."""
+        """Send a task's heartbeats until it is dead, or the driver has given it up."""
         first, settings = _servers(task)[0], self._owner.settings
         if first.keep_known(task, known, settings) and self._end(task):
             self.fenced += task.hosts
 
     def _end(self, task: HostTask) -> bool:
-        """End a task that the driver no longer counts on; false if it has ended before."""
+        """End a task that the driver has given up. Returns False if it has ended before."""
         with self._lock:
             servers = [server for server in _servers(task) if not server.dead]
             for server in servers:

@@ -1,4 +1,4 @@
-"""Couriers as threads: runs the tasks of an epoch's job as Spark does."""
+"""Couriers as threads: runs the tasks of an epoch's job in the way of Spark."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ from penstock.courier.delivery import Task
 from penstock.errors import CutInputError
 
 ATTEMPTS = 4
-"""Spark's `spark.task.maxFailures`."""
+"""Maximum number of attempts of a task: Spark's `spark.task.maxFailures`."""
 
 Batches = list[pa.RecordBatch]
 MakeCourier = Callable[[str, Task, Callable[[], None]], Courier]
-"""Makes the courier of a task attempt, from the plan as text, the task, and the check at the input's end."""
+"""Creates the courier of a task attempt from the plan as text, the task, and a check for the input's end."""
 Read = Callable[[Any, Task], Iterable[pa.RecordBatch]]
 """Reads a partition in a task attempt."""
 
 
 class TaskLost(Exception):
-    """Spark has given a task up, whether it still runs or not."""
+    """Spark has given up a task, which may still run."""
 
 
 class ThreadTasks:
-    """Runs jobs, one task for each partition. A task is tried four times, each time in a thread of its own.
+    """Runs jobs with one task per partition. A task has four attempts, each in a thread of its own.
 
-    A job that fails leaves its other tasks running for a while, as Spark does. The methods that take
-    `facts` are actions for a `Fault` at a courier's point.
+    A job that fails leaves its other tasks running for a while, as in Spark. The methods that take `facts`
+    are actions for a `Fault` at a courier's point.
     """
 
     def __init__(self, courier: MakeCourier, read: Read, patience_s: float) -> None:
-        """`patience_s` is the longest that a lost task lingers, and that `close` waits for one."""
+        """Create the runner. `patience_s` is the longest time that a lost task lingers, and `close` waits."""
         self._courier, self._read, self._patience_s = courier, read, patience_s
         self.attempts = 0
-        """Task attempts so far, retries included."""
+        """Number of task attempts so far, including retries."""
         self._numbers = count()
         self._running: dict[int, Future[Batches]] = {}
         self._cut: dict[int, bool] = {}
-        """Attempt whose input breaks off -> whether the courier can notice that."""
+        """Attempts whose input breaks off, and whether the courier can notice it."""
         self._next_job, self._cancelled = threading.Event(), threading.Event()
         self._executor = ThreadPoolExecutor(32, thread_name_prefix="task")
         self._threads: list[threading.Thread] = []
 
     def run_job(self, plan: str, parts: Sequence[Any], reads: int = 1) -> Batches:
-        """Run a job of these partitions and return its output; `reads` times, as some sinks do."""
+        """Run a job of these partitions and return its output. It runs `reads` times, as for some sinks."""
         self.let_go()
         self._next_job = threading.Event()
         batches: Batches = []
@@ -61,7 +61,7 @@ class ThreadTasks:
                 self._executor.submit(self._try, plan, partition, part, self._cancelled)
                 for partition, part in enumerate(parts)
             ]
-            # A job that fails leaves its other tasks alone: they may go on for a while.
+            # A failed job does not end its other tasks; they may go on for a while.
             wait(tasks, return_when=FIRST_EXCEPTION)
             if any(task.done() and task.exception() is not None for task in tasks):
                 self.cancel()
@@ -87,9 +87,9 @@ class ThreadTasks:
     # Actions of faults
 
     def lose_task(self, facts: Mapping[str, object]) -> None:
-        """Let Spark give the task up, although it lives: its executor does not answer.
+        """Let Spark give up the task although it still runs, as if its executor did not answer.
 
-        The task is tried again elsewhere; this attempt continues when the next job has begun.
+        The task is retried elsewhere. This attempt continues when the next job has begun.
         """
         attempt = _attempt(facts)
         with suppress(Exception):
@@ -98,17 +98,17 @@ class ThreadTasks:
         time.sleep(attempt % 4 * 0.003)
 
     def cut_input(self, facts: Mapping[str, object]) -> None:
-        """Break the input of a task off here, between two batches: the courier can notice it."""
+        """Break off the input of a task here, between two batches, so that the courier can notice it."""
         self._cut[_attempt(facts)] = True
 
     def shorten_input(self, facts: Mapping[str, object]) -> None:
-        """Break the input of a task off here, so that it looks like its end to the courier."""
+        """Break off the input of a task here, so that it looks like a normal end to the courier."""
         self._cut[_attempt(facts)] = False
 
     # One task
 
     def _try(self, plan: str, partition: int, part: Any, cancelled: threading.Event) -> Batches:
-        """Run a task, as often as Spark would try it."""
+        """Run a task with up to `ATTEMPTS` attempts."""
         last: BaseException | None = None
         for _ in range(ATTEMPTS):
             task = Task(partition, next(self._numbers))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from penstock.console.checkpoint.checkpoint import Checkpoint
 from penstock.console.checkpoint.facts import StateEntry
-from penstock.flows.start import _step_facts
+from penstock.flows.claim import step_facts
 from penstock.state.store.store import FORMAT, Store
 from tests.trials.cluster import cluster
 from tests.trials.ledger import LEDGER, LEDGER_STEP, LedgerTwin
@@ -17,7 +17,7 @@ from tests.trials.trial import some_rows
 
 def test_every_epoch_of_a_ledger_that_moves_and_scales(tmp_path: Path) -> None:
     folder, pick, twin = f"{tmp_path}/penstock", random.Random(5), LedgerTwin()
-    facts = {"format": FORMAT, "id": "f00d", "steps": [_step_facts(LEDGER_STEP)]}
+    facts = {"format": FORMAT, "id": "f00d", "steps": [step_facts(LEDGER_STEP)]}
     Store(folder).write_flow(json.loads(json.dumps(facts)))
     checkpoint = Checkpoint(str(tmp_path))
     with cluster(LEDGER, folder) as on:

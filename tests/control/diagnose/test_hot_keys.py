@@ -1,4 +1,4 @@
-"""Which key alone is too much for a host, over the epochs of a step."""
+"""Detection and splitting of hot keys over the epochs of a step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOLD_MS = 60_000.0
 
 
 class Stream:
-    """A step of four slots; slot 2 brings 2,000 records/s, a share of them of one key."""
+    """A step with four slots. Slot 2 has 2,000 records/s, a share of them for one key."""
 
     def __init__(self, merges: bool, share: float = 0.9) -> None:
         self.hot = HotKeys(STEP, 4, merges, HOLD_MS)
@@ -25,7 +25,7 @@ class Stream:
         self.rate = np.array([100.0, 0.0, 2_000.0, 300.0])
 
     def epoch(self, dry_run: bool = False, service: float = SERVICE) -> list[str]:
-        """Couriers count what the plan asked for; gives the keys that are too hot then."""
+        """Run an epoch in which couriers count keys of watched slots. Returns the hot keys after it."""
         self.now_ms += 1_000
         split, watched = self.hot.two_stage, self.hot.watched
         rate = self.rate.copy()
@@ -44,9 +44,9 @@ class Stream:
         ]
         self.hot.note(counts, load)
         hot_slots = np.flatnonzero(rate > (1 - MARGIN) * service).tolist()
-        found = self.hot.look(self.now_ms, hot_slots, rate, service, MARGIN, dry_run)
-        assert found == self.hot.keys
-        return [key.key for key in found]
+        keys = self.hot.look(self.now_ms, hot_slots, rate, service, MARGIN, dry_run)
+        assert keys == self.hot.keys
+        return [key.key for key in keys]
 
 
 def test_a_hot_slot_is_watched_then_its_key_is_named() -> None:
@@ -63,11 +63,11 @@ def test_a_hot_slot_is_watched_then_its_key_is_named() -> None:
     assert "180 %" in key.text
 
 
-def test_where_nothing_merges_it_is_said_plainly_and_as_long_as_it_lasts() -> None:
+def test_a_hot_key_that_cannot_be_split_is_reported_while_it_lasts() -> None:
     stream = Stream(merges=False)
     for _ in range(9):
-        found = stream.epoch()
-    assert found == ["user=42"]
+        keys = stream.epoch()
+    assert keys == ["user=42"]
     assert "no treatment helps" in stream.hot.keys[0].text
     assert not stream.hot.two_stage
     stream.rate[2] = 200
@@ -75,15 +75,15 @@ def test_where_nothing_merges_it_is_said_plainly_and_as_long_as_it_lasts() -> No
     for _ in range(10):
         stream.epoch()
     assert stream.hot.watched == ()
-    # it is hot again, but what its keys were like was long ago
+    # the slot is hot again, but the counts of its keys are too old
     stream.rate[2] = 2_000
     assert stream.epoch() == []
     stream.share = 0.1
     assert stream.epoch() == []
 
 
-def test_where_states_merge_it_is_split_and_stays_so_for_a_while() -> None:
-    """Else it would be found cool as soon as it is split, and hot as soon as it is not."""
+def test_a_hot_key_that_can_be_split_stays_split_for_a_while() -> None:
+    """Otherwise it would seem cool as soon as it is split, and hot as soon as it is not."""
     stream = Stream(merges=True)
     splits = []
     for _ in range(400):
@@ -92,7 +92,7 @@ def test_where_states_merge_it_is_split_and_stays_so_for_a_while() -> None:
     begun = [n for n in range(1, 400) if splits[n] and not splits[n - 1]]
     ended = [n for n in range(1, 400) if not splits[n] and splits[n - 1]]
     assert [end - begin for begin, end in zip(begun, ended, strict=False)] == [60, 120]
-    # tried as it was, it is split again after two more epochs
+    # tried without splitting, it is split again after two more epochs
     assert [b - e for e, b in zip(ended, begun[1:], strict=False)] == [2, 2]
     assert stream.hot.keys[0].key == "user=42"
     assert "is split in two stages" in stream.hot.keys[0].text
@@ -111,7 +111,7 @@ def test_a_key_that_has_cooled_down_is_left_alone() -> None:
     assert stream.hot.keys == ()
 
 
-def test_a_dry_run_only_tells() -> None:
+def test_a_dry_run_only_reports() -> None:
     stream = Stream(merges=True)
     stream.epoch(dry_run=True)
     for _ in range(5):
@@ -122,14 +122,14 @@ def test_a_dry_run_only_tells() -> None:
     assert stream.hot.two_stage
 
 
-def test_several_keys_that_fit_are_no_hot_key() -> None:
+def test_several_keys_that_fit_are_not_hot() -> None:
     stream = Stream(merges=True, share=0.3)
     assert [stream.epoch() for _ in range(5)] == [[]] * 5
     assert stream.hot.watched == (2,)
 
 
 @pytest.mark.parametrize("service", [math.nan, 0.0])
-def test_nothing_is_found_before_hosts_have_worked(service: float) -> None:
+def test_no_key_is_hot_before_hosts_have_worked(service: float) -> None:
     counts = {(0, "user=42"): 100}
     load, rate = np.array([100]), np.array([1e6])
     assert find(STEP, counts, load, rate, service, MARGIN, merges=True) == ()
@@ -138,6 +138,6 @@ def test_nothing_is_found_before_hosts_have_worked(service: float) -> None:
 def test_the_hottest_comes_first_and_the_margin_counts() -> None:
     counts = {(0, "a"): 81, (0, "b"): 79, (1, "c"): 100}
     load, rate = np.array([160, 90]), np.array([1_600.0, 900.0])
-    found = find(STEP, counts, load, rate, SERVICE, MARGIN, merges=False)
-    # more of a key than of its slot was told: it has all of the slot, not more
-    assert [(key.key, key.rate) for key in found] == [("c", 900.0), ("a", 810.0)]
+    keys = find(STEP, counts, load, rate, SERVICE, MARGIN, merges=False)
+    # the count of a key exceeds that of its slot: it has all of the slot, not more
+    assert [(key.key, key.rate) for key in keys] == [("c", 900.0), ("a", 810.0)]

@@ -1,11 +1,11 @@
-"""What a policy remembers."""
+"""Memory of a policy: numbers of hosts that were too few."""
 
 from __future__ import annotations
 
 from penstock.control.diagnose.peaks import Lessons
 
 
-def test_a_lesson_that_is_learnt_again_lasts_twice_as_long() -> None:
+def test_a_lesson_learnt_again_lasts_twice_as_long() -> None:
     lessons = Lessons(memory_ms=1_000.0)
     lessons.note(0.0, hosts=3, rate=100.0)
     assert lessons.forbid(999.0, 3, 100.0)

@@ -1,4 +1,4 @@
-"""Projected latencies: the two forms, their poles, and what they are compared with."""
+"""Projected latencies: their formulas, their poles, and the bound they are compared with."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from penstock.model import SLA, StepId
 _SLA = SLA(1000, 1000)
 
 
-def test_mm1_is_the_sojourn_time_with_the_margin_taken_off() -> None:
+def test_mm1_is_the_sojourn_time_less_the_margin() -> None:
     latency = Mm1().latency_ms([0.0, 700.0, 799.0], [1000.0] * 3, Bounds(_SLA, margin=0.2))
     assert latency.tolist() == pytest.approx([1.25, 10.0, 1000.0])
 
 
-def test_epochs_settle_where_an_epoch_works_off_what_came_during_the_last() -> None:
+def test_epochs_settle_at_the_length_that_processes_the_last_ones_arrivals() -> None:
     cost, rate, served, margin = 200.0, 450.0, 1000.0, 0.1
     length = cost
     for _ in range(200):
@@ -37,7 +37,7 @@ def test_a_step_with_half_the_time_can_take_half_as_much() -> None:
 
 @pytest.mark.parametrize("projection", [Mm1(), Epochs()])
 @pytest.mark.parametrize("epoch_cost_ms", [0.0, 250.0])
-def test_latency_rises_with_arrivals_and_ends_in_infinity(
+def test_latency_rises_with_arrivals_up_to_infinity(
     projection: Projection, epoch_cost_ms: float
 ) -> None:
     rate = np.linspace(0.0, 1500.0, 301)
@@ -48,6 +48,6 @@ def test_latency_rises_with_arrivals_and_ends_in_infinity(
     assert np.isinf(latency[~keeps_up]).all()
 
 
-def test_the_engine_tells_which_projection_fits() -> None:
+def test_the_costs_of_the_engine_select_the_projection() -> None:
     vitals = Vitals.even(StepId("sum"), [1.0], 1, 10.0, epoch_cost_ms=250.0)
     assert fitting(vitals) == Epochs()

@@ -1,4 +1,4 @@
-"""Unit strategies against searches that try everything."""
+"""Unit strategies compared with exhaustive searches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ projections = st.sampled_from([Mm1(), Epochs()])
 
 
 def _load(rng: np.random.Generator, busy: float, projection: Projection) -> Load:
-    """Some slots on some hosts of different speeds. Whole rates, so that there are ties."""
+    """A random load of some slots on hosts of different speeds. Rates are whole, so that there are ties."""
     hosts, slots = int(rng.integers(2, 7)), int(rng.integers(1, 25))
     served = rng.choice([50.0, 100.0, 150.0], hosts)
     rates = np.round(rng.gamma(1.0, busy * 100.0 * hosts / slots, slots))
@@ -47,7 +47,7 @@ def _load(rng: np.random.Generator, busy: float, projection: Projection) -> Load
 
 
 def _merged(load: Load, source: int, target: int) -> list[float]:
-    """The slacks of what remains, ascending: the latencies, descending."""
+    """Slacks of the remaining hosts in ascending order, which is the descending order of latencies."""
     then = load.moved(np.flatnonzero(load.owner == source), source, target)
     return sorted(np.delete(then.slack, source).round(9).tolist())
 
@@ -69,14 +69,14 @@ def test_no_scale_in_leaves_a_lexicographically_smaller_latency_vector(
 
 @given(seeds, projections, st.floats(0.0005, 0.02))
 @settings(max_examples=200, deadline=None)
-def test_of_the_scale_ins_that_are_allowed_the_best_is_found(
+def test_the_best_allowed_scale_in_is_chosen(
     seed: int, projection: Projection, floor: float
 ) -> None:
     load = _load(np.random.default_rng(seed), 0.3, projection)
     allowed = []
     for source, target in permutations(range(load.hosts), 2):
         then = load.moved(np.flatnonzero(load.owner == source), source, target)
-        assume(abs(then.slack[target] - floor) > 1e-12)  # where rounding decides, nobody is right
+        assume(abs(then.slack[target] - floor) > 1e-12)  # skip cases that depend on rounding
         if then.slack[target] >= floor:
             allowed.append(_merged(load, source, target))
     move = best_scale_in(load, floor)
@@ -120,7 +120,7 @@ def test_no_prefix_to_any_target_balances_better(seed: int, projection: Projecti
 def test_no_prefix_divides_a_host_better(seed: int, projection: Projection) -> None:
     load = _load(np.random.default_rng(seed), 1.5, projection)
     source = int(load.slack.argmin())
-    found = best_scale_out(load, source)
+    division = best_scale_out(load, source)
     slots, most = load.movable(source)
     if load.rate[source] == 0:
         return
@@ -132,10 +132,10 @@ def test_no_prefix_divides_a_host_better(seed: int, projection: Projection) -> N
         ),
         default=-np.inf,
     )
-    if found is None:
+    if division is None:
         assert best <= load.slack[source] + 1e-9
         return
-    _, move = found
+    _, move = division
     assert move.target == load.hosts
     assert move.slack >= best - 1e-9
     assert 0 < len(move.slots) < np.count_nonzero(load.owner == source)
@@ -163,7 +163,7 @@ def test_slots_go_in_the_order_of_their_latency_and_some_stay() -> None:
     owner = np.zeros(6, dtype=np.int64)
     load = Load(owner, rates, latency, rates.sum(keepdims=True), np.array([800.0]), np.ones(1))
     slots, most = load.movable(0)
-    # 2 has no arrivals; 4 is hotter than any host, and hotter than 3, which comes last.
+    # Slot 2 has no arrivals. Slots 3 and 4 overload any host: the hotter one stays, the other is last.
     assert (slots.tolist(), most) == ([1, 0, 5, 3], 4)
 
 
@@ -174,7 +174,7 @@ def test_a_host_keeps_one_slot() -> None:
 
 
 def test_slots_that_do_not_fit_are_skipped() -> None:
-    """The first slots that fit are 100/s, the first that do not 600/s: neither is nearly even."""
+    """The first slots that fit have 100/s, the first that do not 600/s. Neither gives an even load."""
     vitals = Vitals.even(StepId("sum"), [100.0, 600.0, 400.0, 0.0, 0.0, 0.0], 2, 1000.0)
     vitals.slot_latency_ms[:] = np.arange(6)
     treatment = balance(vitals, _BOUNDS, Mm1())
@@ -190,7 +190,7 @@ def test_an_idle_host_is_divided_by_its_slots() -> None:
 
 
 def test_scale_in_counts_the_arrivals_of_the_target_once() -> None:
-    """200/s go to a host with 500/s of 800/s: 10 ms. Counted twice, it would seem overloaded."""
+    """200/s move to a host with 500/s of 800/s: 10 ms. Counted twice, it would seem overloaded."""
     vitals = Vitals.even(StepId("sum"), [200.0, 500.0], 2, 1000.0)
     treatment = scale_in(vitals, _BOUNDS, Mm1())
     assert treatment is not None
@@ -198,7 +198,7 @@ def test_scale_in_counts_the_arrivals_of_the_target_once() -> None:
     assert "10 ms at most" in treatment.reason
 
 
-def test_the_slow_host_goes() -> None:
+def test_the_slow_host_is_removed() -> None:
     vitals = Vitals.even(StepId("sum"), [100.0, 100.0, 100.0], 3, 1000.0)
     vitals.service_rate[1] = 500.0
     treatment = scale_in(vitals, _BOUNDS, Mm1())
@@ -206,7 +206,7 @@ def test_the_slow_host_goes() -> None:
     assert treatment.source == vitals.hosts[1]
 
 
-def test_a_host_that_has_not_worked_counts_with_the_mean_of_the_others() -> None:
+def test_a_host_without_work_gets_the_mean_service_rate() -> None:
     vitals = Vitals.even(StepId("sum"), [1.0, 1.0, 1.0], 3, 1000.0)
     vitals.service_rate[:] = (np.nan, 600.0, 800.0)
     rates = service_rates(vitals)

@@ -1,4 +1,4 @@
-"""When records arrived, from what couriers tell."""
+"""Arrival times of records, from the reports of couriers."""
 
 from __future__ import annotations
 
@@ -28,30 +28,34 @@ def test_no_record_is_lost_and_none_arrives_after_the_epoch_began(
         Seen(len(times), tuple(times), (1,) * len(times), loads={"sum": np.array(load)})
         for times, load in tasks
     ]
-    found = arrivals_of("sum", 3, seen, delta_ms=100, since_ms=9_500, started_ms=10_000)
-    assert found.by_slot == pytest.approx(np.sum([load for _, load in tasks], axis=0))
-    assert found.first_m + len(found.counts) - 1 <= 100
-    assert found.horizon_ms <= 10_000
-    assert (found.waited_ms >= 0).all()
+    arrivals = arrivals_of("sum", 3, seen, delta_ms=100, since_ms=9_500, started_ms=10_000)
+    assert arrivals.by_slot == pytest.approx(np.sum([load for _, load in tasks], axis=0))
+    assert arrivals.first_m + len(arrivals.counts) - 1 <= 100
+    assert arrivals.horizon_ms <= 10_000
+    assert (arrivals.waited_ms >= 0).all()
 
 
 def test_each_task_has_its_own_times() -> None:
     early = Seen(2, (1_050,), (2,), loads={"sum": np.array([2, 0])})
     late = Seen(1, (1_250,), (1,), loads={"sum": np.array([0, 1])})
-    found = arrivals_of("sum", 2, [early, late], delta_ms=100, since_ms=1_000, started_ms=1_300)
-    assert found.first_m == 11
-    assert found.counts.tolist() == [[2, 0], [0, 0], [0, 1]]
-    assert found.waited_ms.tolist() == [500, 50]
+    arrivals = arrivals_of("sum", 2, [early, late], delta_ms=100, since_ms=1_000, started_ms=1_300)
+    assert arrivals.first_m == 11
+    assert arrivals.counts.tolist() == [[2, 0], [0, 0], [0, 1]]
+    assert arrivals.waited_ms.tolist() == [500, 50]
 
 
-def test_rows_without_a_time_came_since_the_last_epoch() -> None:
+def test_rows_without_a_time_are_spread_since_the_last_epoch() -> None:
     seen = [Seen(10, loads={"sum": np.array([10])})]
-    found = arrivals_of("sum", 1, seen, delta_ms=100, since_ms=2_000, started_ms=3_000)
-    assert found.counts[:, 0] == pytest.approx([1.0] * 10)
-    assert (found.first_m, found.horizon_ms) == (21, 3_000)
-    assert found.age_ms == pytest.approx(500)
+    arrivals = arrivals_of("sum", 1, seen, delta_ms=100, since_ms=2_000, started_ms=3_000)
+    assert arrivals.counts[:, 0] == pytest.approx([1.0] * 10)
+    assert (arrivals.first_m, arrivals.horizon_ms) == (21, 3_000)
+    assert arrivals.age_ms == pytest.approx(500)
 
 
-def test_nothing_came() -> None:
-    found = arrivals_of("sum", 2, [Seen(0)], delta_ms=100, since_ms=2_000, started_ms=3_000)
-    assert (found.counts.shape, found.by_slot.tolist(), found.horizon_ms) == ((0, 2), [0, 0], 3_000)
+def test_an_epoch_without_rows() -> None:
+    arrivals = arrivals_of("sum", 2, [Seen(0)], delta_ms=100, since_ms=2_000, started_ms=3_000)
+    assert (arrivals.counts.shape, arrivals.by_slot.tolist(), arrivals.horizon_ms) == (
+        (0, 2),
+        [0, 0],
+        3_000,
+    )

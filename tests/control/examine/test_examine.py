@@ -1,4 +1,4 @@
-"""What an examiner tells of rates, hosts and windows."""
+"""Vitals of an examiner: rates, hosts and windows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def one_slot(window_ms: float = 1000, **settings: Any) -> Examiner:
 
 
 def feed(examiner: Examiner, first: int, last: int, per_time_slot: float = 10.0) -> None:
-    """Steady arrivals, each completed in its time slot."""
+    """Add steady arrivals, each completed in its time slot."""
     for m in range(first, last + 1):
         count = [per_time_slot * m]
         examiner.sample(m, count, count, [0], HOSTS, WORK)
@@ -32,11 +32,11 @@ def rate_of(examiner: Examiner, now_ms: float = 0.0) -> float:
     return examiner.vitals(now_ms, HOSTS, [0]).rate.item()
 
 
-def test_a_rate_is_what_arrived_in_the_window() -> None:
+def test_a_rate_covers_the_window() -> None:
     examiner = one_slot()
     for m in range(1, 41):
         examiner.sample(m, [min(m, 25) * 4], [0], [0], HOSTS, WORK)
-    # Of time slots 31 to 40 none brought anything; of 21 to 30 the first five did.
+    # Time slots 31 to 40 had no arrivals; of 21 to 30, the first five had.
     assert rate_of(examiner) == 0.0
     examiner = one_slot()
     for m in range(1, 31):
@@ -44,13 +44,13 @@ def test_a_rate_is_what_arrived_in_the_window() -> None:
     assert rate_of(examiner) == 20.0
 
 
-def test_at_first_a_rate_is_over_the_time_seen() -> None:
+def test_at_first_a_rate_covers_the_time_seen() -> None:
     examiner = one_slot()
-    told = []
+    rates = []
     for m in range(100, 113):
         examiner.sample(m, [(m - 99) * 7], [0], [0], HOSTS, WORK)
-        told.append(rate_of(examiner))
-    assert told == pytest.approx([70.0] * 13)
+        rates.append(rate_of(examiner))
+    assert rates == pytest.approx([70.0] * 13)
 
 
 @pytest.mark.parametrize("horizon_ms", [2000.0, 2001.0, 2050.0, 2099.0, 2100.0])
@@ -60,13 +60,13 @@ def test_a_horizon_within_a_time_slot_does_not_bend_the_rate(
 ) -> None:
     """One record arrives in each millisecond."""
     examiner = one_slot(window_ms)
-    told, m = 0.0, 1
+    known, m = 0.0, 1
     for horizon in (370.0, 1010.0, horizon_ms):
         last = math.ceil(horizon / 100)
         ends = np.minimum(np.arange(m, last + 1) * 100.0, horizon)
-        counts = np.diff(ends, prepend=told)[:, np.newaxis]
+        counts = np.diff(ends, prepend=known)[:, np.newaxis]
         examiner.arriving(horizon, counts, m)
-        told, m = horizon, last if horizon % 100 else last + 1
+        known, m = horizon, last if horizon % 100 else last + 1
     assert rate_of(examiner) == pytest.approx(1000.0, rel=1e-9 if window_ms > 100 else 0.01)
 
 
@@ -77,7 +77,7 @@ def test_a_window_is_at_least_a_time_slot() -> None:
     assert examiner.window_ms == 30
 
 
-def test_what_arrived_out_of_order_counts_where_it_arrived() -> None:
+def test_records_out_of_order_count_at_their_arrival() -> None:
     examiner = one_slot()
     examiner.arriving(1000, np.full((10, 1), 5.0), 1)
     examiner.arriving(1500, [[20.0]], 3)
@@ -86,7 +86,7 @@ def test_what_arrived_out_of_order_counts_where_it_arrived() -> None:
     assert rate_of(examiner) == 45.0
 
 
-def test_an_epoch_that_read_nothing_takes_the_rate_along() -> None:
+def test_an_epoch_without_rows_updates_the_rate() -> None:
     examiner = one_slot()
     examiner.arriving(1000, np.full((10, 1), 5.0), 1)
     examiner.arriving(1600, np.zeros((0, 1)), 17)
@@ -94,7 +94,7 @@ def test_an_epoch_that_read_nothing_takes_the_rate_along() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_peak_is_the_highest_rate_of_late(seed: int) -> None:
+def test_the_peak_is_the_highest_recent_rate(seed: int) -> None:
     random = np.random.default_rng(seed)
     slots, memory_ms = 3, 5000.0
     examiner = Examiner(STEP, slots, 500, memory_ms=memory_ms)
@@ -141,7 +141,7 @@ def test_a_record_that_takes_several_time_slots_is_not_quick() -> None:
     assert examiner.vitals(79_900, [A], [0]).service_rate.item() == pytest.approx(2.5)
 
 
-def test_latency_is_of_the_host_that_owned_the_slot_then() -> None:
+def test_latency_counts_for_the_owner_at_completion() -> None:
     examiner = one_slot()
     examiner.sample(1, [10], [0], [0], HOSTS, WORK)
     examiner.sample(2, [10], [4], [0], HOSTS, WORK)
@@ -166,7 +166,7 @@ def test_a_window_forgets() -> None:
     assert vitals.backlog.tolist() == [10.0]
 
 
-def test_a_shorter_window_holds_at_once_and_a_longer_one_fills() -> None:
+def test_a_shorter_window_applies_at_once_and_a_longer_one_fills_up() -> None:
     examiner = one_slot(window_ms=500)
     feed(examiner, 1, 200)
     examiner.sample(201, [2100], [2000], [0], HOSTS, WORK)
@@ -178,13 +178,13 @@ def test_a_shorter_window_holds_at_once_and_a_longer_one_fills() -> None:
     examiner.sample(203, [2120], [2000], [0], HOSTS, WORK)
     vitals = examiner.vitals(20_300, HOSTS, [0])
     assert vitals.latency_ms[0] == 0.0
-    assert 100.0 < vitals.rate.item() < 120.0, "as far back as is known"
+    assert 100.0 < vitals.rate.item() < 120.0, "the window reaches as far back as counts are known"
     for m in range(204, 1000):
         examiner.sample(m, [2120 + 10 * (m - 203)], [2000], [0], HOSTS, WORK)
     assert rate_of(examiner) == pytest.approx(100.0)
 
 
-def test_measured_latencies_are_averaged_where_there_are_any() -> None:
+def test_measured_latencies_are_averaged() -> None:
     examiner = Examiner(STEP, 2, 1000)
     examiner.sample(1, [10, 10], [4, 2], [0, 1], HOSTS, WORK, [40.0, -1])
     examiner.sample(2, [10, 10], [6, 4], [0, 1], HOSTS, WORK, [80.0, np.nan])
@@ -193,7 +193,7 @@ def test_measured_latencies_are_averaged_where_there_are_any() -> None:
     assert math.isnan(vitals.measured_ms[1])
 
 
-def test_a_forgotten_host_leaves_nothing_to_one_of_its_name_or_number() -> None:
+def test_a_new_host_inherits_nothing_from_a_forgotten_one() -> None:
     examiner = one_slot()
     examiner.sample(1, [10], [10], [0], [A], WORK, [50.0])
     examiner.sample(2, [-1], [-1], [0], [A], WORK)
@@ -206,7 +206,7 @@ def test_a_forgotten_host_leaves_nothing_to_one_of_its_name_or_number() -> None:
     examiner.forget_host(HostId("never seen"))
 
 
-def test_slots_that_nobody_owns_count_to_no_host() -> None:
+def test_slots_without_an_owner_count_for_no_host() -> None:
     examiner = Examiner(STEP, 2, 1000)
     examiner.sample(1, [10, 10], [10, 10], [-1, 0], [A], WORK)
     vitals = examiner.vitals(100, [A], [-1, 0])
@@ -214,7 +214,7 @@ def test_slots_that_nobody_owns_count_to_no_host() -> None:
     assert vitals.valid
 
 
-def test_hosts_may_be_many_and_come_and_go() -> None:
+def test_many_hosts_may_come_and_go() -> None:
     examiner = Examiner(STEP, 100, 1000)
     for m in range(1, 30):
         hosts = [HostId(f"sum/{n}") for n in range(m, m + 100)]
@@ -254,7 +254,7 @@ def test_epochs_of_one_time_slot_add_up_and_a_clock_may_step_back() -> None:
     assert vitals.rate.item() == pytest.approx(6 / 0.115)
 
 
-def test_an_epoch_longer_than_the_window_is_seen_when_it_is_done() -> None:
+def test_an_epoch_longer_than_the_window_counts_when_it_is_done() -> None:
     examiner = one_slot()
     examiner.arriving(1000, np.ones((10, 1)), 1)
     examiner.epoch(60_000, [10.0], [0], HOSTS, WORK)
@@ -262,7 +262,7 @@ def test_an_epoch_longer_than_the_window_is_seen_when_it_is_done() -> None:
 
 
 def test_times_may_be_counted_since_1970() -> None:
-    told = []
+    results = []
     for start in (0, 18_000_000_000):
         examiner = Examiner(STEP, 2, 1000)
         for m in range(start + 3, start + 40, 3):
@@ -271,12 +271,14 @@ def test_times_may_be_counted_since_1970() -> None:
             examiner.arriving(horizon_ms, counts, m - 2)
             examiner.epoch(done_ms, [12, 12], [0, 1], HOSTS, WORK)
         vitals = examiner.vitals(done_ms, HOSTS, [0, 1])
-        told.append((vitals.rate.tolist(), vitals.latency_ms.tolist(), vitals.peak_rate.tolist()))
-    assert told[0] == ([40.0, 40.0], [400.0, 400.0], [40.0, 40.0])
-    assert told[1] == told[0]
+        results.append(
+            (vitals.rate.tolist(), vitals.latency_ms.tolist(), vitals.peak_rate.tolist())
+        )
+    assert results[0] == ([40.0, 40.0], [400.0, 400.0], [40.0, 40.0])
+    assert results[1] == results[0]
 
 
-def test_a_backlog_of_days_is_taken_in() -> None:
+def test_a_backlog_of_days_is_accepted() -> None:
     examiner = one_slot()
     day = 864_000
     examiner.arriving(3 * day * 100.0, [[7.0]], 1)
@@ -284,11 +286,11 @@ def test_a_backlog_of_days_is_taken_in() -> None:
     examiner.epoch(3 * day * 100.0, [8.0], [0], HOSTS, WORK)
     vitals = examiner.vitals(3 * day * 100.0, HOSTS, [0])
     assert vitals.rate.item() == 1.0
-    # Ten minutes at most are told, less the time slot that they end in.
+    # The age is ten minutes at most, less the time slot in which they end.
     assert vitals.latency_ms[0] == pytest.approx((7 * 599_950 + 50) / 8)
 
 
-def test_what_nobody_has_read_yet_counts_as_backlog() -> None:
+def test_unread_records_count_as_backlog() -> None:
     examiner = Examiner(STEP, 2, 1000)
     before = examiner.vitals(200, [A], [0, 0]).backlog
     examiner.unread = np.array([300.0, 100.0])

@@ -1,4 +1,4 @@
-"""Estimated latencies are within a time slot of the exact ones, record by record."""
+"""Estimated latencies are within one time slot of the exact ones of single records."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ WORK = {host: Work(10, 10.0) for host in HOSTS}
 
 times = st.floats(0.0, 400.0, allow_nan=False)
 records = st.lists(st.tuples(times, times), max_size=30)
-"""Milliseconds from one arrival to the next, and that a record takes when its turn has come."""
+"""Milliseconds from one arrival to the next, and the service time of a record in milliseconds."""
 
 
 @dataclass
 class Exact:
-    """Every record that completed: its slot, the host that did it, when, and its latency."""
+    """All completed records: the time slot of completion, slot, host and latency of each."""
 
     delta_ms: float
     rows: list[tuple[int, int, int, float]] = field(default_factory=list)
@@ -35,10 +35,10 @@ class Exact:
         self.rows.append((time_slot, slot, host, done_ms - arrived_ms))
 
     def check(self, vitals: Vitals, now: int, window: int, error_ms: float) -> None:
-        """Averages of slots and of hosts are as exact as this; measured ones are exact."""
+        """Check mean latencies per slot and host to within `error_ms`, and measured ones exactly."""
         recent = [row for row in self.rows if now - window < row[0] <= now]
-        for column, told in ((1, vitals.slot_latency_ms), (2, vitals.latency_ms)):
-            for n, estimate in enumerate(told):
+        for column, estimates in ((1, vitals.slot_latency_ms), (2, vitals.latency_ms)):
+            for n, estimate in enumerate(estimates):
                 latencies = [row[3] for row in recent if row[column] == n]
                 if latencies:
                     assert estimate == pytest.approx(np.mean(latencies), abs=error_ms + 1e-6)
@@ -51,7 +51,7 @@ class Exact:
 
 
 def in_order(gaps: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    """When the records of a slot arrive, and when each completes, in this order."""
+    """Arrival and completion times of the records of a slot, in order."""
     arrived, done, now, free = [], [], 0.0, 0.0
     for gap, service in gaps:
         now += gap + 1.0
@@ -85,16 +85,16 @@ def test_samples(
             measured[m, slot] += end - begin
     examiner = Examiner(StepId("sum"), len(slots), window_ms, delta_ms)
     for m in range(1, many):
-        came, gone = (
+        arrivals, completions = (
             np.array(
                 [bisect_right(life[n], m, key=lambda t: math.ceil(t / delta_ms)) for life in lives]
             )
             for n in (0, 1)
         )
-        examiner.sample(m, came, gone, owners[m], HOSTS, WORK, measured[m])
+        examiner.sample(m, arrivals, completions, owners[m], HOSTS, WORK, measured[m])
         vitals = examiner.vitals(m * delta_ms, HOSTS, owners[m])
         exact.check(vitals, m, math.ceil(window_ms / delta_ms), delta_ms)
-        assert vitals.backlog.tolist() == (came - gone).tolist()
+        assert vitals.backlog.tolist() == (arrivals - completions).tolist()
 
 
 @settings(max_examples=100, deadline=None)
@@ -112,7 +112,7 @@ def test_epochs(
     early: bool,
     seed: int,
 ) -> None:
-    """Epochs back to back; some records are found only by the next epoch but one: out of order."""
+    """Epochs without pauses. Some records are read only two epochs later, so they are out of order."""
     random = np.random.default_rng(seed)
     now, waiting = 0.0, []
     for gap, slot, late in arrivals:
@@ -127,21 +127,21 @@ def test_epochs(
         waiting = [r for r in waiting if r not in read]
         owner = random.integers(0, 2, 3)
         completed, measured = np.zeros(3), np.zeros(3)
-        first = min((math.ceil(came / delta_ms) for came, _, _ in read), default=1)
-        newest = max((math.ceil(came / delta_ms) for came, _, _ in read), default=1)
+        first = min((math.ceil(arrived / delta_ms) for arrived, _, _ in read), default=1)
+        newest = max((math.ceil(arrived / delta_ms) for arrived, _, _ in read), default=1)
         counts = np.zeros((newest - first + 1, 3))
-        for came, slot, _ in read:
-            counts[math.ceil(came / delta_ms) - first, slot] += 1
+        for arrived, slot, _ in read:
+            counts[math.ceil(arrived / delta_ms) - first, slot] += 1
             completed[slot] += 1
-            measured[slot] += done - came
-            exact.add(slot, owner[slot], came, done)
+            measured[slot] += done - arrived
+            exact.add(slot, owner[slot], arrived, done)
         examiner.arriving(horizon, counts, first)
         if early:
             assert examiner.vitals(horizon, HOSTS, owner).backlog.tolist() == completed.tolist()
         examiner.epoch(done, completed, owner, HOSTS, WORK, measured)
         vitals = examiner.vitals(done, HOSTS, owner)
         window = math.ceil(1000.0 / delta_ms)
-        # The moment of completion is known, only that of arrival is not.
+        # The time of completion is known exactly; only the time of arrival is not.
         exact.check(vitals, math.ceil(done / delta_ms), window, delta_ms / 2)
         assert vitals.valid
         assert vitals.backlog.tolist() == [0.0, 0.0, 0.0]

@@ -1,4 +1,4 @@
-"""Missing samples: nothing is decided without them, and once bridged it is as if they had been there."""
+"""Missing samples: vitals are invalid without them, and interpolated counts fill the gap later."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def examiner(slots: int = 4) -> Examiner:
     return Examiner(STEP, slots, window_ms=1000)
 
 
-def same(one: Vitals, other: Vitals) -> None:
+def same(left: Vitals, right: Vitals) -> None:
     for name in ("rate", "slot_latency_ms", "latency_ms", "backlog", "peak_rate", "service_rate"):
-        assert getattr(one, name) == pytest.approx(getattr(other, name), nan_ok=True), name
+        assert getattr(left, name) == pytest.approx(getattr(right, name), nan_ok=True), name
 
 
 def test_nothing_is_valid_before_the_first_count() -> None:
@@ -52,7 +52,7 @@ def test_the_useful_time_of_every_owner_is_needed() -> None:
     vitals = examined.vitals(100, HOSTS, [0])
     assert (vitals.valid, vitals.missing) == (False, "useful time of sum/0")
     examined.sample(2, [5], [0], [0], HOSTS, {A: Work(1, 1.0)})
-    assert examined.vitals(200, HOSTS, [0]).valid, "sum/1 owns nothing"
+    assert examined.vitals(200, HOSTS, [0]).valid, "sum/1 owns no slots"
     examined.sample(3, [5], [0], [1], HOSTS, {A: Work(1, 1.0)})
     assert examined.vitals(300, HOSTS, [1]).missing == "useful time of sum/1"
     examined.forget_host(B)
@@ -66,7 +66,7 @@ def test_an_idle_host_is_not_missing() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_once_bridged_it_is_as_if_the_counts_had_been_there(seed: int) -> None:
+def test_interpolated_counts_give_the_same_vitals(seed: int) -> None:
     random = np.random.default_rng(seed)
     many = 60
     arrived = np.cumsum(random.poisson(8, (many, 4)), axis=0).astype(float)
@@ -91,7 +91,7 @@ def test_once_bridged_it_is_as_if_the_counts_had_been_there(seed: int) -> None:
     assert lossy.vitals(100.0 * many, HOSTS, OWNER).valid
 
 
-def test_time_slots_that_nobody_sampled_are_bridged() -> None:
+def test_missing_time_slots_are_interpolated() -> None:
     examined, whole = examiner(slots=1), examiner(slots=1)
     for m in range(1, 21):
         whole.sample(m, [6.0 * m], [6.0 * (m - 1)], [0], HOSTS, WORK)
@@ -104,7 +104,7 @@ def test_time_slots_that_nobody_sampled_are_bridged() -> None:
     assert vitals.backlog == pytest.approx(whole.vitals(2000, HOSTS, [0]).backlog)
 
 
-def test_a_pause_of_days_is_bridged_at_once() -> None:
+def test_a_pause_of_days_is_interpolated_quickly() -> None:
     examined = examiner(slots=1)
     examined.sample(1, [10], [0], [0], HOSTS, WORK)
     examined.sample(10_000_000, [10], [10], [0], HOSTS, WORK)
@@ -114,7 +114,7 @@ def test_a_pause_of_days_is_bridged_at_once() -> None:
     assert vitals.rate.tolist() == [0.0]
 
 
-def test_a_slot_that_is_never_told_does_not_fill_the_memory() -> None:
+def test_a_slot_without_counts_does_not_fill_the_memory() -> None:
     examined = examiner(slots=2)
     for m in range(1, 1500):
         examined.sample(m, [10 * m, -1], [10 * m, -1], [0, 1], HOSTS, WORK)
@@ -136,7 +136,7 @@ def test_a_late_or_second_sample_is_refused(again: int) -> None:
     assert examined.vitals(400, HOSTS, [0]).backlog.tolist() == [6.0]
 
 
-def test_a_count_that_goes_back_is_refused() -> None:
+def test_a_count_that_decreases_is_refused() -> None:
     examined = examiner()
     examined.sample(1, [5, 5, 5, 5], [0, 0, 0, 0], OWNER, HOSTS, WORK)
     with pytest.raises(ProtocolError, match="slot 2 of step sum decreased in time slot 2"):
@@ -150,7 +150,7 @@ def test_counts_of_other_slots_are_refused() -> None:
         examiner().arriving(100, [5, 5, 5, 5], 1)
 
 
-def test_an_epoch_is_told_whole() -> None:
+def test_an_epoch_with_a_missing_count_is_refused() -> None:
     with pytest.raises(ProtocolError, match="missing or negative"):
         examiner(slots=1).arriving(100, [[-1.0]], 1)
     with pytest.raises(ProtocolError, match="missing or negative"):

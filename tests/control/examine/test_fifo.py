@@ -1,4 +1,4 @@
-"""Waiting records: none is lost, whatever their age, and each is as old as it is."""
+"""Waiting records: none is lost, and each has its true age."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_oldest_go_first() -> None:
     assert fifo.backlog().tolist() == [0.0, 0.0]
 
 
-def test_what_arrived_out_of_order_is_as_old_as_it_is() -> None:
+def test_records_out_of_order_have_their_true_age() -> None:
     fifo = Fifo(1)
     fifo.arrive(10, row(5), newest=10)
     fifo.complete(10, np.array([3.0]))
@@ -30,7 +30,7 @@ def test_what_arrived_out_of_order_is_as_old_as_it_is() -> None:
     assert fifo.complete(12, np.array([2.0])).tolist() == [(12 - 4) + (12 - 10)]
 
 
-def test_what_claims_to_be_of_a_later_time_slot_is_of_this_one() -> None:
+def test_records_of_a_later_time_slot_count_in_the_present_one() -> None:
     fifo = Fifo(1)
     fifo.arrive(9, row(1), newest=5)
     assert fifo.complete(7, np.array([1.0])).tolist() == [2.0]
@@ -70,7 +70,7 @@ def test_the_table_is_reused_for_the_time_slots_that_follow() -> None:
     assert len(fifo._waiting) == 64
 
 
-def test_what_completes_before_it_is_known_to_have_arrived_is_set_off() -> None:
+def test_completions_before_known_arrivals_are_set_off() -> None:
     fifo = Fifo(1)
     fifo.arrive(1, row(2), newest=1)
     assert fifo.complete(3, np.array([5.0])).tolist() == [2 * 2]
@@ -83,7 +83,7 @@ def test_what_completes_before_it_is_known_to_have_arrived_is_set_off() -> None:
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10_000), share=st.floats(0.2, 1.0))
 def test_fractions_leave_no_crumbs(seed: int, share: float) -> None:
-    """However counts are cut up, all that arrived completes, and nothing old is left behind."""
+    """However counts are divided into fractions, all records complete and no old ones are left."""
     random = np.random.default_rng(seed)
     fifo = Fifo(3)
     left = np.zeros(3)

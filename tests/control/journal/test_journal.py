@@ -70,14 +70,14 @@ def every_event() -> list[Entry]:
 
 
 @pytest.mark.parametrize("entry", every_event(), ids=lambda entry: entry.event)
-def test_every_entry_is_strict_json_and_comes_back(entry: Entry) -> None:
+def test_every_entry_survives_strict_json(entry: Entry) -> None:
     text = json.dumps(codec.to_plain(entry), allow_nan=False)
     assert codec.decode(text, Entry) == entry
     assert "\n" not in entry.line()
     assert entry.text in entry.line()
 
 
-def test_a_decision_tells_all_that_it_was_made_from() -> None:
+def test_a_decision_entry_contains_all_its_inputs() -> None:
     entry = said(250.0, "severe", treatments=(OUT,), reasons=("sum/0 is severe: 640 ms.",))
     assert (entry.time_ms, entry.epoch, entry.step, entry.event) == (250.0, 1, "sum", "decided")
     assert entry.text.startswith(
@@ -108,15 +108,15 @@ def test_a_dry_run_says_so() -> None:
     assert entry.facts["dry_run"] is True
 
 
-def test_of_many_hosts_those_with_most_load_are_told() -> None:
+def test_only_the_most_loaded_hosts_are_listed() -> None:
     hosts = tuple(host(f"sum/{n}", rate=float(n)) for n in range(1_000))
     entry = decided(vitals_at(0.0), BOUNDS, Decision("good", hosts))
-    told = entry.facts["hosts"]
-    assert (len(told), told[0]["host"], entry.facts["hosts_left_out"]) == (64, "sum/999", 936)
+    listed = entry.facts["hosts"]
+    assert (len(listed), listed[0]["host"], entry.facts["hosts_left_out"]) == (64, "sum/999", 936)
     assert entry.lines()[-1].endswith("and 936 more with less load")
 
 
-def test_outcome_tells_whether_the_bound_is_kept() -> None:
+def test_an_outcome_says_whether_the_bound_is_kept() -> None:
     late = entries.outcome(At(STEP, 0.0), 900.0, 1_100.0, BOUNDS)
     assert late.text == "latency 1,100 ms instead of 900 ms, not within the bound of 1,000 ms"
     unknown = entries.outcome(At(STEP, 0.0), 900.0, math.nan, BOUNDS, expected_ms=math.inf)
@@ -135,11 +135,11 @@ def test_lines_are_aligned() -> None:
 
 
 def test_below_a_decision_each_host_has_a_line() -> None:
-    first, one = said(0.0, "severe").lines()
+    first, host_line = said(0.0, "severe").lines()
     assert first == said(0.0, "severe").line()
-    assert one.split("  ", 7)[7].startswith("sum/0  severe")
-    assert "latency     640 ms" in one
-    assert one.endswith("cannot keep up")
+    assert host_line.split("  ", 7)[7].startswith("sum/0  severe")
+    assert "latency     640 ms" in host_line
+    assert host_line.endswith("cannot keep up")
     known = host("sum/0")._replace(projected_ms=1_234.4)
     fresh = host("sum/1")._replace(projected_ms=math.nan, service_rate=math.nan)
     entry = decided(vitals_at(0.0), BOUNDS, Decision("good", (known, fresh)))
@@ -150,14 +150,14 @@ def test_below_a_decision_each_host_has_a_line() -> None:
 # -- worth telling -----------------------------------------------------------------------------------
 
 
-def test_the_same_again_is_not_worth_telling() -> None:
+def test_a_repeated_entry_is_left_out() -> None:
     calm = said(0.0)
     assert worth_telling(None, calm)
     assert not worth_telling(calm, said(250.0))
     assert not worth_telling(calm, said(10 * REMIND_MS))
 
 
-def test_other_figures_in_the_same_reasons_are_not_news_but_another_host_is() -> None:
+def test_other_figures_are_a_repetition_but_another_host_is_not() -> None:
     first = said(0.0, "severe", reasons=("sum/0 is severe: 640.5 ms, at most 4 hosts",))
     again = said(250.0, "severe", reasons=("sum/0 is severe: 1,712 ms, at most 4 hosts",))
     other = said(250.0, "severe", reasons=("sum/1 is severe: 640.5 ms, at most 4 hosts",))
@@ -165,14 +165,14 @@ def test_other_figures_in_the_same_reasons_are_not_news_but_another_host_is() ->
     assert worth_telling(first, other)
 
 
-def test_trouble_that_goes_on_is_told_again_after_a_while() -> None:
+def test_a_lasting_problem_is_repeated_after_a_while() -> None:
     first = said(0.0, "severe", reasons=("no host more",))
     later = said(REMIND_MS, "severe", reasons=("no host more",))
     assert worth_telling(first, later)
     assert not worth_telling(first, replace(later, time_ms=REMIND_MS - 1))
 
 
-def test_changes_are_told_and_wavering_is_damped() -> None:
+def test_changes_are_journalled_and_wavering_is_damped() -> None:
     assert worth_telling(said(0.0), said(250.0, "severe"))
     assert worth_telling(said(0.0, "severe"), said(250.0))
     assert worth_telling(said(0.0), said(250.0, hot_slots=(3,)))
@@ -181,7 +181,7 @@ def test_changes_are_told_and_wavering_is_damped() -> None:
     assert worth_telling(said(0.0), said(20_000.0, "moderate"))
 
 
-def test_treatments_are_always_told_but_in_a_dry_run_only_other_ones() -> None:
+def test_treatments_are_always_journalled_but_in_a_dry_run_only_new_ones() -> None:
     first, again = said(0.0, treatments=(OUT,)), said(250.0, treatments=(OUT,))
     assert worth_telling(first, again)
     dry = replace(again, facts=again.facts | {"dry_run": True})
@@ -193,15 +193,15 @@ def test_treatments_are_always_told_but_in_a_dry_run_only_other_ones() -> None:
 # -- the journal -------------------------------------------------------------------------------------
 
 
-def test_a_story_is_kept_and_handed_on_once() -> None:
-    told: list[Entry] = []
-    journal = Journal(sink=told.append)
+def test_entries_are_kept_and_passed_on_once() -> None:
+    entries: list[Entry] = []
+    journal = Journal(sink=entries.append)
     for now in range(0, 60_000, 250):
         assert journal.decided(vitals_at(now), BOUNDS, Decision("good", ())) is (now == 0)
     for entry in every_event():
         journal.add(entry)
-    assert told == journal.last(1_000)
-    assert [entry.event for entry in told] == [
+    assert entries == journal.last(1_000)
+    assert [entry.event for entry in entries] == [
         "decided", "decided", "decided", "refused", "began", "done", "failed", "outcome",
         "host lost", "setting", "hot key",
     ]  # fmt: skip
@@ -215,7 +215,7 @@ def test_only_the_newest_are_kept() -> None:
     assert (len(journal), len(journal.last(99)), journal.last(0)) == (3, 3, [])
 
 
-def test_steps_and_hot_keys_are_told_apart() -> None:
+def test_steps_and_hot_keys_are_distinguished() -> None:
     journal = Journal()
     for step in (STEP, StepId("count")):
         for key in ("user=1", "user=2"):
@@ -226,7 +226,7 @@ def test_steps_and_hot_keys_are_told_apart() -> None:
     ]  # fmt: skip
 
 
-def test_a_calm_decision_costs_next_to_nothing() -> None:
+def test_a_healthy_decision_costs_almost_nothing() -> None:
     journal, vitals = Journal(), vitals_at(0.0)
     calm = Decision("good", tuple(host(f"sum/{n}") for n in range(10)))
     journal.decided(vitals, BOUNDS, calm)

@@ -14,19 +14,19 @@ def sojourn_ms(hosts: int, rate: float, service_rate: float) -> float:
 
 
 def waiting(hosts: int, load: float) -> float:
-    """How likely a record has to wait, from how long it does."""
+    """Probability that a record has to wait, computed from its sojourn time."""
     return (sojourn_ms(hosts, load, 1.0) / 1000 - 1.0) * (hosts - load)
 
 
 def erlang_c(hosts: int, load: float) -> float:
-    """As in textbooks, with factorials."""
+    """Erlang's C formula as in textbooks, with factorials."""
     last = load**hosts / math.factorial(hosts) * hosts / (hosts - load)
     return last / (sum(load**n / math.factorial(n) for n in range(hosts)) + last)
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 3, 7, 20, 60])
 @pytest.mark.parametrize("busy", [0.01, 0.5, 0.9, 0.999])
-def test_waiting_is_as_in_textbooks(hosts: int, busy: float) -> None:
+def test_waiting_matches_the_textbook_formula(hosts: int, busy: float) -> None:
     assert waiting(hosts, busy * hosts) == pytest.approx(erlang_c(hosts, busy * hosts), abs=1e-12)
 
 
@@ -36,7 +36,7 @@ def test_one_host_is_m_m_1(busy: float) -> None:
     assert sojourn_ms(1, rate, 2000.0) == pytest.approx(1000 / (2000 - rate))
 
 
-def test_no_end_without_spare() -> None:
+def test_overloaded_hosts_have_infinite_sojourn_times() -> None:
     assert sojourn_ms(4, 4000.0, 1000.0) == math.inf
     assert sojourn_ms(4, 4500.0, 1000.0) == math.inf
 
@@ -59,12 +59,12 @@ def test_large_numbers_stay_numbers() -> None:
     assert hosts_needed(1e7, 1_001.0, 1_000.0, most=10_000) == 9_991
 
 
-def test_none_where_no_number_is_enough() -> None:
+def test_none_if_no_number_is_enough() -> None:
     assert hosts_needed(10.0, 1.0, 999.0, most=10_000) is None
     assert hosts_needed(10.0, 1.0, 5_000.0, most=10) is None
 
 
-def test_quick_enough_for_every_decision() -> None:
+def test_it_is_fast_enough_for_every_decision() -> None:
     start = time.perf_counter()
     hosts_needed(9_000_000.0, 1_000.0, 1.001, most=10_000)
     assert time.perf_counter() - start < 0.1

@@ -1,4 +1,4 @@
-"""Static and AutoFlow, and what all policies but switch have in common."""
+"""Static and AutoFlow, and the common behaviour of all policies except switch."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tests.control.made_vitals import BOUNDS, counts, done, named, over, vitals_
 
 def test_health_is_that_of_the_worst_host() -> None:
     vitals = vitals_of([900, 900, 100, 100], hosts=4)
-    told = replace(vitals, latency_ms=np.array([600.0, 10.0, 600.0, 10.0]))
-    decision = observed(told, BOUNDS)
-    assert [one.health for one in decision.hosts] == ["severe", "moderate", "moderate", "good"]
+    late = replace(vitals, latency_ms=np.array([600.0, 10.0, 600.0, 10.0]))
+    decision = observed(late, BOUNDS)
+    assert [host.health for host in decision.hosts] == ["severe", "moderate", "moderate", "good"]
     assert decision.health == "severe"
     worst = decision.hosts[0]
     assert (worst.rate, worst.projected_ms, worst.slots) == (900.0, np.inf, 1)
@@ -45,7 +45,7 @@ def test_nothing_is_done_before_a_host_has_worked(policy: Policy) -> None:
 
 
 @given(st.data())
-def test_moves_bring_slots_where_they_should_be(data: st.DataObject) -> None:
+def test_moves_bring_slots_to_their_wanted_owners(data: st.DataObject) -> None:
     slots, present = data.draw(st.integers(1, 30)), data.draw(st.integers(1, 6))
     wanted = data.draw(st.integers(1, 8))
     owner = st.lists(st.integers(0, present - 1), min_size=slots, max_size=slots)
@@ -57,15 +57,15 @@ def test_moves_bring_slots_where_they_should_be(data: st.DataObject) -> None:
     target = np.array(
         data.draw(st.lists(st.integers(0, wanted - 1), min_size=slots, max_size=slots))
     )
-    found = moves(vitals, hosts, target, "because")
-    then = after(vitals, found)
+    treatments = moves(vitals, hosts, target, "because")
+    then = after(vitals, treatments)
     assert [then.hosts[n] for n in then.owner] == [hosts[n] for n in target]
     assert set(then.hosts) == set(vitals.hosts[:wanted]) | {hosts[n] for n in target}
-    assert all(treatment.source in vitals.hosts for treatment in found)
-    kinds = [treatment.kind for treatment in found]
+    assert all(treatment.source in vitals.hosts for treatment in treatments)
+    kinds = [treatment.kind for treatment in treatments]
     assert kinds.count("scale_in") == max(0, present - wanted)
     assert kinds.count("scale_out") == len(set(then.hosts) - set(vitals.hosts))
-    moved = [slot for treatment in found for slot in treatment.slots]
+    moved = [slot for treatment in treatments for slot in treatment.slots]
     assert len(moved) == len(set(moved))
 
 
@@ -73,7 +73,7 @@ def test_moves_bring_slots_where_they_should_be(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(("present", "wanted"), [(1, 4), (3, 7), (7, 3), (5, 1), (1, 16)])
-def test_static_comes_to_its_number_at_once_and_stays(present: int, wanted: int) -> None:
+def test_static_reaches_its_number_at_once_and_stays(present: int, wanted: int) -> None:
     rng = np.random.default_rng(7)
     vitals = vitals_of(rng.integers(1, 100, 64).tolist(), hosts=present)
     decision = Static(wanted).decide(vitals, BOUNDS)
@@ -84,19 +84,19 @@ def test_static_comes_to_its_number_at_once_and_stays(present: int, wanted: int)
     assert Static(wanted).decide(then, BOUNDS) == observed(then, BOUNDS)
 
 
-def test_static_halves_what_arrives() -> None:
+def test_static_halves_the_arrivals() -> None:
     vitals = vitals_of([100.0, 10.0, 10.0, 10.0, 10.0, 10.0, 25.0, 25.0], hosts=1)
     then = after(vitals, Static(2).decide(vitals, BOUNDS).treatments)
     assert then.host_rate.tolist() == [100.0, 100.0]
 
 
-def test_static_shares_out_slots_that_are_quiet_yet() -> None:
+def test_static_distributes_slots_without_arrivals() -> None:
     vitals = vitals_of([0.0] * 64, hosts=1)
     then = after(vitals, Static(4).decide(vitals, BOUNDS).treatments)
     assert counts(then) == [16] * 4
 
 
-def test_static_gives_an_idle_host_its_part_and_lets_one_go() -> None:
+def test_static_gives_slots_to_an_idle_host_or_removes_it() -> None:
     vitals = replace(vitals_of([1.0] * 8, hosts=3), owner=np.repeat([0, 2], 4))
     (treatment,) = Static(3).decide(vitals, BOUNDS).treatments
     assert (treatment.kind, treatment.target, len(treatment.slots)) == ("balance", "sum/1", 2)
@@ -134,18 +134,18 @@ def test_autoflow_decides_at_the_end_of_each_window() -> None:
 def test_autoflow_packs_half_of_the_gap_largest_first() -> None:
     policy = AutoFlow(window_ms=1_000)
     vitals = vitals_of([50, 30, 18, 15, 4, 0, 5, 2, 0, 0, 0, 0])
-    # 117 against 7: room for 55 records, so 50, then 4, and neither 30, 18 nor 15 in between.
+    # 117 against 7 leaves room for 55 records: 50 fit, then 4, but none of 30, 18 and 15 in between.
     (treatment,) = done(over(policy, vitals, until_ms=1_000))
     assert treatment.slots == (0, 4)
 
 
-def test_autoflow_goes_by_all_of_the_window() -> None:
+def test_autoflow_uses_the_whole_window() -> None:
     policy = AutoFlow(window_ms=1_000)
     before, later = vitals_of([90.0, 0.0, 10.0, 10.0]), vitals_of([10.0, 10.0, 60.0, 60.0])
     over(policy, before, until_ms=800)
     decisions = over(policy, replace(later, now_ms=900.0), until_ms=1_000)
-    # 75 records against 28, although the rates of the moment are the other way round; and slot 0
-    # with 74 of them does not fit.
+    # 75 records against 28, although the present rates are the other way round. Slot 0 has 74 of
+    # them and does not fit.
     assert done(decisions)[0].source == "sum/0"
     assert done(decisions)[0].slots == (1,)
 
@@ -164,7 +164,7 @@ def test_autoflow_says_when_no_slot_fits() -> None:
     assert "no slot fits into half of the gap: the smallest had 90" in decision.reasons[0]
 
 
-def test_autoflow_levels_a_hotspot_and_then_rests() -> None:
+def test_autoflow_levels_a_hotspot_and_then_stops() -> None:
     rng = np.random.default_rng(3)
     rates = np.concatenate([rng.uniform(20, 40, 16), rng.uniform(2, 4, 48)])
     vitals, policy = vitals_of(rates.tolist(), hosts=4), AutoFlow(window_ms=1_000, factor=0.2)

@@ -45,9 +45,9 @@ class Own:
     ],
 )
 def test_texts(text: str, kind: type, margin: float | None) -> None:
-    found, told = parse(text)
-    assert type(found) is kind
-    assert told == margin
+    parsed, parsed_margin = parse(text)
+    assert type(parsed) is kind
+    assert parsed_margin == margin
 
 
 def test_arguments_reach_the_policy() -> None:
@@ -65,11 +65,11 @@ def test_arguments_reach_the_policy() -> None:
 
 
 @pytest.mark.parametrize("text", _OWN_TEXTS)
-def test_a_policy_tells_the_text_that_it_is_made_from(text: str) -> None:
+def test_a_policy_prints_its_own_text(text: str) -> None:
     assert str(policy(text)) == text
 
 
-def test_every_text_makes_a_policy_of_its_own() -> None:
+def test_every_call_creates_a_new_policy() -> None:
     assert policy("ds2") is not policy("ds2")
 
 
@@ -81,7 +81,7 @@ def test_every_text_makes_a_policy_of_its_own() -> None:
         "autoflow(5 parsecs)", "autoflow(0s)", "autoflow(5s, 2)", "drs(a)", "ds2(0)", "ds2(1.1)",
     ],
 )  # fmt: skip
-def test_what_is_no_policy_is_refused_with_all_there_are(text: str) -> None:
+def test_an_unknown_policy_is_refused_with_a_list_of_all(text: str) -> None:
     with pytest.raises(SettingError) as error:
         parse(text)
     assert repr(text) in error.value.message

@@ -1,4 +1,4 @@
-"""DRS and DS2: how many hosts, and when."""
+"""DRS and DS2: the number of hosts, and when it changes."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def test_drs_scales_out_all_at_once_if_asked_to() -> None:
 
 def test_drs_needs_more_hosts_with_a_greater_margin() -> None:
     vitals = vitals_of([100.0] * 32, hosts=1)
-    found = []
+    hosts = []
     for margin in (0.1, 0.3, 0.5):
         bounds = replace(BOUNDS, margin=margin)
-        found.append(len(after(vitals, Drs(unit=False).decide(vitals, bounds).treatments).hosts))
-    assert found == [4, 5, 7]
+        hosts.append(len(after(vitals, Drs(unit=False).decide(vitals, bounds).treatments).hosts))
+    assert hosts == [4, 5, 7]
 
 
 def test_drs_scales_in_only_when_fewer_are_enough_for_a_while() -> None:
@@ -62,7 +62,7 @@ def test_drs_scales_in_only_when_fewer_are_enough_for_a_while() -> None:
 
 
 def test_drs_does_not_flap_on_a_steady_load_with_noise() -> None:
-    """A load at which 4 hosts are just enough or just not: at most a few changes, no ping-pong."""
+    """A load for which 4 hosts are sometimes just enough and sometimes not causes only a few changes."""
     rng = np.random.default_rng(11)
     vitals, policy, changes = vitals_of([50.0] * 64, hosts=4), Drs(patience=20), 0
     for _ in range(2_000):
@@ -73,7 +73,7 @@ def test_drs_does_not_flap_on_a_steady_load_with_noise() -> None:
     assert changes <= 2
 
 
-def test_drs_stays_within_the_limits_and_says_what_it_lacks() -> None:
+def test_drs_stays_within_the_limits_and_reports_missing_hosts() -> None:
     bounds = replace(BOUNDS, at_most=2)
     decision = Drs().decide(vitals_of([1_000.0] * 4, hosts=2), bounds)
     assert not decision.treatments
@@ -104,8 +104,10 @@ def test_drs_says_when_no_host_can_be_divided() -> None:
 def test_drs_lb_balances_also_while_it_waits_to_scale_in() -> None:
     vitals = vitals_of([700.0, 150.0, 10.0, 10.0, 1.0, 1.0], hosts=3, latency_ms=900.0)
     policy = DrsLb(patience=2)
-    assert [one.kind for one in policy.decide(vitals, BOUNDS).treatments] == ["balance"]
-    assert [one.kind for one in policy.decide(vitals, BOUNDS).treatments] == ["scale_in"]
+    assert [treatment.kind for treatment in policy.decide(vitals, BOUNDS).treatments] == ["balance"]
+    assert [treatment.kind for treatment in policy.decide(vitals, BOUNDS).treatments] == [
+        "scale_in"
+    ]
 
 
 def test_drs_is_blind_to_skew_and_drs_lb_is_not() -> None:
@@ -122,7 +124,7 @@ def test_drs_is_blind_to_skew_and_drs_lb_is_not() -> None:
 # -- ds2 ---------------------------------------------------------------------------------------------
 
 
-def test_ds2_wants_hosts_busy_to_the_target() -> None:
+def test_ds2_scales_to_the_target_utilisation() -> None:
     vitals = vitals_of([100.0] * 64, hosts=1)
     decision = over(Ds2(target=0.7), vitals, until_ms=5_000)[-1]
     then = after(vitals, decision.treatments)
@@ -143,7 +145,7 @@ def test_ds2_does_nothing_near_the_target() -> None:
         assert not done(over(Ds2(), vitals, until_ms=200_000, every_ms=1_000))
 
 
-def test_ds2_scales_in_after_a_while_to_what_was_needed_most_in_it() -> None:
+def test_ds2_scales_in_after_a_while_to_the_most_that_was_needed() -> None:
     policy = Ds2(scale_in_ms=60_000)
     low, mid = vitals_of([10.0] * 40, hosts=4), vitals_of([33.0] * 40, hosts=4)
     assert not done(over(policy, low, until_ms=30_000, every_ms=1_000))
@@ -154,7 +156,7 @@ def test_ds2_scales_in_after_a_while_to_what_was_needed_most_in_it() -> None:
     assert "2 were enough for the last 60 s" in first.reasons[0]
 
 
-def test_ds2_takes_back_a_plan_to_scale_in_when_the_load_returns() -> None:
+def test_ds2_cancels_a_scale_in_when_the_load_returns() -> None:
     policy = Ds2(scale_in_ms=60_000, window_ms=2_000)
     low, high = vitals_of([10.0] * 40, hosts=4), vitals_of([70.0] * 40, hosts=4)
     for now in range(0, 300_000, 1_000):
@@ -162,7 +164,7 @@ def test_ds2_takes_back_a_plan_to_scale_in_when_the_load_returns() -> None:
         assert not policy.decide(replace(vitals, now_ms=float(now)), BOUNDS).treatments
 
 
-def test_ds2_catches_up_with_what_waits() -> None:
+def test_ds2_adds_hosts_for_a_backlog() -> None:
     vitals = replace(vitals_of([70.0] * 20, hosts=2), backlog=np.full(20, 3_000.0))
     decision = over(Ds2(catch_up_ms=30_000), vitals, until_ms=5_000)[-1]
     assert len(after(vitals, decision.treatments).hosts) == 5

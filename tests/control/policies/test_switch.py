@@ -1,4 +1,4 @@
-"""The switch: health, what it does about it, what it leaves alone, and what it says."""
+"""The switch policy: health of hosts, treatments, reasons, and when it does nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _rates(vitals: Vitals, decision: Decision) -> Floats:
 
 
 def _in_time(switch: Switch, vitals: Vitals, bounds: Bounds = _BOUNDS) -> Decision:
-    """What comes first of these vitals, if they stay as they are for 40 seconds."""
+    """The first decision with treatments if these vitals stay the same for 40 seconds."""
     for second in range(41):
         decision = switch.decide(replace(vitals, now_ms=vitals.now_ms + 1000.0 * second), bounds)
         if decision.treatments:
@@ -38,7 +38,7 @@ def _in_time(switch: Switch, vitals: Vitals, bounds: Bounds = _BOUNDS) -> Decisi
     return decision
 
 
-def test_health_is_by_latency_now_and_to_be() -> None:
+def test_health_depends_on_present_and_projected_latency() -> None:
     vitals = _vitals([700.0, 700.0, 900.0, 900.0], 4, [400.0, 600.0, 400.0, 600.0])
     decision = Switch().decide(vitals, _BOUNDS)
     assert [host.health for host in decision.hosts] == ["good", "moderate", "moderate", "severe"]
@@ -52,7 +52,7 @@ def test_a_moderate_step_is_left_alone() -> None:
     assert (decision.health, decision.treatments, decision.reasons) == ("moderate", (), ())
 
 
-def test_a_balance_is_preferred_if_it_cures() -> None:
+def test_a_balance_is_preferred_if_it_is_enough() -> None:
     vitals = _vitals([300.0, 300.0, 300.0, 100.0, 50.0, 50.0], 2, [700.0, 10.0])
     decision = Switch().decide(vitals, _BOUNDS)
     assert _kinds(decision) == ["balance"]
@@ -77,13 +77,13 @@ def test_the_paper_s_switch_does_one_thing_at_a_time() -> None:
     assert len(Switch(unit=True, memory=False).decide(vitals, _BOUNDS).treatments) == 1
 
 
-def test_all_that_is_needed_is_done_at_once() -> None:
+def test_a_decision_adds_all_needed_hosts_at_once() -> None:
     vitals = _vitals(np.full(40, 125.0), 1, 800.0)
     decision = Switch().decide(vitals, _BOUNDS)
     rates = _rates(vitals, decision)
     assert (rates < 800.0).all()
     assert len(rates) <= 8  # 5,000/s need 6.25 hosts of 800/s
-    # Each slot moves once, from where it is: chains of moves have been followed to their end.
+    # Each slot moves once, from its present owner: chains of moves are merged into one.
     moved = [slot for treatment in decision.treatments for slot in treatment.slots]
     assert len(moved) == len(set(moved))
     assert {treatment.source for treatment in decision.treatments} == {vitals.hosts[0]}
@@ -96,17 +96,17 @@ def test_a_backlog_calls_for_hosts_after_the_burst() -> None:
     assert Switch().decide(quiet, _BOUNDS).health == "moderate"
     burst = replace(quiet, backlog=np.full(8, 700.0))
     decision = Switch().decide(burst, _BOUNDS)
-    # 600/s, and 5,000 too many of 5,600 in 2 s: 3,100/s.
+    # 600/s, and an excess of 5,000 of 5,600 in 2 s: 3,100/s.
     assert len(_rates(burst, decision)) >= 4
     assert "excess backlog of 5,000 records" in decision.reasons[0]
 
 
-def test_a_backlog_that_goes_by_itself_does_not() -> None:
+def test_a_backlog_that_goes_away_by_itself_needs_no_hosts() -> None:
     vitals = replace(_vitals(np.full(8, 75.0), 1, 700.0), backlog=np.full(8, 95.0))
     assert Switch().decide(vitals, _BOUNDS).treatments == ()
 
 
-def test_a_host_from_which_nothing_comes_is_judged_by_its_backlog() -> None:
+def test_a_host_without_completions_is_judged_by_its_backlog() -> None:
     vitals = replace(
         _vitals([100.0, 900.0, 0.0], 3, [10.0, np.nan, np.nan]), backlog=np.array([0.0, 800.0, 0.0])
     )
@@ -114,7 +114,7 @@ def test_a_host_from_which_nothing_comes_is_judged_by_its_backlog() -> None:
     assert [host.health for host in decision.hosts] == ["good", "severe", "good"]
 
 
-def test_at_the_most_hosts_it_balances_what_is_worth_it_and_says_the_rest() -> None:
+def test_at_the_maximum_of_hosts_it_balances_and_reports_the_rest() -> None:
     bounds = replace(_BOUNDS, at_most=2)
     vitals = _vitals([700.0, 700.0, 700.0, 100.0, 100.0, 700.0], 2, [900.0, 700.0])
     first = Switch().decide(vitals, bounds)
@@ -146,14 +146,16 @@ def test_an_sla_that_no_host_could_keep_does_not_call_for_more_and_more() -> Non
 
 def test_scale_in_when_all_are_good() -> None:
     vitals = _vitals([300.0, 100.0, 100.0], 3, 10.0)
-    assert Switch().decide(vitals, _BOUNDS).treatments == (), "it has not seen enough yet"
+    assert Switch().decide(vitals, _BOUNDS).treatments == (), (
+        "it has not observed arrivals for 30 s yet"
+    )
     decision = _in_time(Switch(), vitals)
     assert _kinds(decision) == ["scale_in"]
     assert sorted(_rates(vitals, decision).tolist()) == [200.0, 300.0]
     assert "is not needed: the step is good" in decision.reasons[0]
 
 
-def test_scale_in_goes_by_the_peak_of_late() -> None:
+def test_scale_in_considers_the_recent_peak() -> None:
     low, high = _vitals([300.0, 200.0], 2, 10.0), _vitals([500.0, 300.0], 2, 10.0)
     switch, went = Switch(), []
     for second in range(60):
@@ -181,7 +183,7 @@ def test_the_limits_on_hosts_are_kept(hosts: int, at_least: int, at_most: int) -
     assert bool(decision.treatments) == bool(decision.reasons) == (hosts != 3)
 
 
-def test_a_step_grows_by_those_hosts_whose_slots_can_be_divided() -> None:
+def test_a_step_grows_by_dividing_hosts_with_several_slots() -> None:
     vitals = _vitals([700.0, 10.0, 10.0], 2, 10.0)
     vitals = replace(vitals, owner=np.array([0, 1, 1]))
     decision = Switch().decide(vitals, replace(_BOUNDS, at_least=5))
@@ -191,7 +193,7 @@ def test_a_step_grows_by_those_hosts_whose_slots_can_be_divided() -> None:
     )
 
 
-def test_never_below_the_least() -> None:
+def test_never_below_the_minimum() -> None:
     vitals = _vitals(np.full(8, 1.0), 2, 10.0)
     assert Switch().decide(vitals, replace(_BOUNDS, at_least=2)).treatments == ()
 
@@ -204,7 +206,7 @@ def test_nothing_is_decided_before_a_host_has_worked() -> None:
     assert "service rates are unknown" in decision.reasons[0]
 
 
-def test_a_new_host_is_taken_to_be_as_fast_as_the_others() -> None:
+def test_a_new_host_is_assumed_to_be_as_fast_as_the_others() -> None:
     vitals = _vitals([400.0, 400.0, 10.0, 10.0], 2, [700.0, np.nan])
     vitals.service_rate[1] = np.nan
     assert _kinds(Switch().decide(vitals, _BOUNDS)) == ["balance"]

@@ -1,4 +1,4 @@
-"""Where treatments stand: every state and every change of the table."""
+"""Progress of treatments: every state and every change of the transition table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOVE = Treatment("balance", (1,), A, B, "")
 
 
 def state(course: Course) -> str:
-    """The state as it is now, whatever was known of it before."""
+    """The present state, without the type checker's narrowing from earlier assertions."""
     return course.state
 
 
@@ -37,7 +37,7 @@ def test_a_treatment_with_new_hosts_waits_moves_and_is_done() -> None:
     course, before = Course(StepId("sum")), placed(0, 0)
     course.begin([OUT], 0.0, 50.0, None, before)
     assert (state(course), course.may_revise) == ("waiting", True)
-    assert course.begin([OUT, MOVE], 500.0, 90.0, None, before), "it takes the place of the first"
+    assert course.begin([OUT, MOVE], 500.0, 90.0, None, before), "it replaces the first"
     assert course.treating is not None
     assert (course.treating.since_ms, course.treating.latency_ms) == (0.0, 90.0)
     assert course.end(placed(0, 0, pending=1), 600.0) is None
@@ -50,14 +50,14 @@ def test_a_treatment_with_new_hosts_waits_moves_and_is_done() -> None:
     assert course.end(placed(0, 1), 900.0) is None
 
 
-def test_one_without_new_hosts_moves_at_once_and_cannot_be_revised() -> None:
+def test_treatments_without_new_hosts_move_at_once_and_cannot_be_revised() -> None:
     course = Course(StepId("sum"))
     course.begin([MOVE], 0.0, 0.0, None, placed(0, 0))
     assert (state(course), course.may_revise) == ("moving", False)
     assert not Course(StepId("sum"), revises=False).may_revise
 
 
-def test_what_does_not_move_is_given_up() -> None:
+def test_treatments_without_progress_are_given_up() -> None:
     for begins in (True, False):
         course = Course(StepId("sum"), host_start_ms=1_000.0)
         if begins:
@@ -78,7 +78,7 @@ def test_slots_that_stray_arrive() -> None:
     assert state(course) == "idle"
 
 
-def test_a_change_that_cannot_be_tells_the_story() -> None:
+def test_an_impossible_change_lists_earlier_changes() -> None:
     course = Course(StepId("sum"))
     course.begin([OUT], 5.0, 0.0, None, placed(0, 0))
     course.follow(placed(0, 1), 70.0)

@@ -1,4 +1,4 @@
-"""Whether an epoch waits for hosts that are about to be there."""
+"""How long an epoch waits for hosts that are about to come up."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from penstock.model import StepId
 
 
 def treated(kind: Kind = "scale_out") -> Treating:
-    """A step whose two slots, of 1,000 records/s each, are about to be divided among two hosts."""
+    """Treatments that divide a step's two slots, of 1,000 records/s each, between two hosts."""
     vitals = Vitals.even(StepId("sum"), [1000.0, 1000.0], 1, service_rate=1000.0)
     target = new_host(1) if kind == "scale_out" else vitals.hosts[0]
     out = Treatment(kind, (1,), vitals.hosts[0], target, "")
     return Treating((out,), 0.0, 0.0, vitals)
 
 
-def test_waiting_is_worth_what_the_new_host_saves() -> None:
-    # In a second 2,000 records came: two seconds of work for one host, one for each of two.
+def test_an_epoch_waits_for_as_long_as_the_new_host_saves() -> None:
+    # 2,000 records arrive in a second: two seconds of work for one host, one second for two.
     assert patience_ms(treated(), 0.0, 1_000.0, usual_start_ms=1_500.0) == pytest.approx(1_000.0)
 
 
@@ -37,8 +37,8 @@ def test_there_is_nothing_to_wait_for() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_hosts_of_which_nothing_is_known_are_not_waited_for() -> None:
-    """No host has worked yet: what a new one saves cannot be told."""
+def test_hosts_with_unknown_speed_are_not_waited_for() -> None:
+    """No host has worked yet, so the time that a new one saves is unknown."""
     was = treated()
     assert was.vitals is not None
     unknown = replace(was.vitals, service_rate=np.full(1, np.nan))

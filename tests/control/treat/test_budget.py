@@ -22,7 +22,7 @@ def test_equal_success_moves_nothing(rates: tuple[float, float]) -> None:
         }
 
 
-def test_nothing_moves_while_a_success_rate_is_not_known() -> None:
+def test_no_share_moves_while_a_success_rate_is_unknown() -> None:
     budget = Budget([SPLIT, COUNT])
     assert budget.update({"split": 0.2}) == budget.update({"split": 0.2, "count": math.nan})
     assert budget.shares == {SPLIT: 0.5, COUNT: 0.5}
@@ -56,7 +56,7 @@ def test_many_steps_have_a_lower_floor() -> None:
 @pytest.mark.parametrize("steepness", [3.0, 10.0, 40.0])
 @pytest.mark.parametrize("needs", [(0.3, 0.1), (0.1, 0.3, 0.2), (0.45, 0.05, 0.05, 0.05)])
 def test_success_rates_level_out(needs: tuple[float, ...], steepness: float) -> None:
-    """Each step needs some part of the bound; success rises with its share, gently or steeply."""
+    """Each step needs some part of the bound. Its success rises with its share, gently or steeply."""
     steps = [StepId(f"step{n}") for n in range(len(needs))]
     need = dict(zip(steps, needs, strict=True))
     budget = Budget(steps)
@@ -75,16 +75,16 @@ def test_success_rates_level_out(needs: tuple[float, ...], steepness: float) -> 
 def test_shares_stay_put_once_success_is_level_in_spite_of_noise() -> None:
     random.seed(5)
     budget = Budget([SPLIT, COUNT])
-    told = []
+    history = []
     for _ in range(300):
         right = {s: 0.97 + 0.1 * (budget.shares[s] - n) for s, n in ((SPLIT, 0.6), (COUNT, 0.4))}
-        told.append(
+        history.append(
             budget.update({step: rate + random.gauss(0, 0.005) for step, rate in right.items()})
         )
-    assert all(abs(shares[SPLIT] - 0.6) < 0.05 for shares in told[150:])
+    assert all(abs(shares[SPLIT] - 0.6) < 0.05 for shares in history[150:])
 
 
 @pytest.mark.parametrize(("steps", "floor"), [([], 0.05), ([SPLIT, SPLIT], 0.05), ([SPLIT], 0.0)])
-def test_what_cannot_be_shared_is_refused(steps: list[StepId], floor: float) -> None:
+def test_invalid_steps_or_floors_are_refused(steps: list[StepId], floor: float) -> None:
     with pytest.raises(SettingError):
         Budget(steps, floor)

@@ -91,7 +91,7 @@ def test_explain_shows_the_limit_of_rows_of_an_epoch(capsys: pytest.CaptureFixtu
     flow.explain()
     assert "epochs " not in capsys.readouterr().out
     flow.sla(latency="1s").explain()
-    assert "take 500 ms, half of the latency" in (shown := capsys.readouterr().out)
+    assert "for 500 ms, half of the SLA's latency" in (shown := capsys.readouterr().out)
     assert "7,500 at first" in shown
 
 

@@ -79,11 +79,11 @@ def test_a_backlog_is_cleared_and_then_forgotten() -> None:
     for second in range(3):
         held = _observe(backlog, second, 1500.0, 1000.0)
     assert held == pytest.approx(1000.0)
-    held = [_observe(backlog, second, 500.0, 1000.0) for second in range(3, 9)]
+    later = [_observe(backlog, second, 500.0, 1000.0) for second in range(3, 9)]
     # Exact while the rates are even; a parabola overshoots a little where they jump.
-    assert held[0] == pytest.approx(1000.0, abs=100.0)
-    assert held[1] == pytest.approx(500.0, abs=170.0)
-    assert held[-1] == 0.0
+    assert later[0] == pytest.approx(1000.0, abs=100.0)
+    assert later[1] == pytest.approx(500.0, abs=170.0)
+    assert later[-1] == 0.0
     assert _observe(backlog, 9, 1200.0, 1000.0) < 200.0 + 1
 
 

@@ -80,9 +80,12 @@ def evened(spark: SparkSession, scenario: LiveScenario, show: Show) -> Evened:
 
     def flow(source: LiveSource) -> ps.Flow:
         sums = ps.flow(source).key_by("k", slots=SLOTS).aggregate(n=ps.count(), s=ps.sum("v"))
-        limits = {"at_least": scenario.at_least, "at_most": scenario.at_most}
         bounded = sums.sla(BOUND.latency_ms / 1000, BOUND.window_ms / 1000)
-        return bounded if scenario.policy is None else bounded.elastic(scenario.policy, **limits)
+        if scenario.policy is None:
+            return bounded
+        return bounded.elastic(
+            scenario.policy, at_least=scenario.at_least, at_most=scenario.at_most
+        )
 
     load = Load(shape(scenario.load), keyed, records, keyed.slots_of, Columns("k", "n"))
     trial = Trial(load, flow, scenario.seconds, scenario.hosts, {"": scenario.host_rate})
