@@ -66,7 +66,7 @@ class RunningQuery:
         changes = steering.to_json()
         for name, value in changes.items():
             if isinstance(value, float) and not math.isfinite(value):  # JSON has no such numbers
-                raise SettingError(f"{name} is {value}: not a number", hint="use one such as 0.2")
+                raise SettingError(f"{name} is {value}", hint="use a finite number, such as 0.2")
         return self._ask("control_steer", _LOOK_MS, **changes)
 
     def move(self, slots: str, to: str, step: str | None = None) -> tuple[str, tuple[int, ...]]:
