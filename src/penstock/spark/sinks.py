@@ -38,6 +38,7 @@ class Sink(Protocol):
     It is called again for the same epoch if that is run again: when a host died under it, even after this
     call returned, and once more by the next start if the driver died. It need not read the DataFrame. One
     that ignores an epoch which it has already says so by an attribute `takes_once` that is true. One that
+    replaces what the first run of an epoch wrote has an attribute `replaces`: the place, as text. One that
     can be written to in live mode has a method `live`, which gives what couriers write to. One that holds
     connections has a method `close`, which is called when the query ends.
     """
@@ -71,6 +72,12 @@ class Writer:
     def takes_once(self) -> bool:
         """Whether an epoch that is run again is ignored."""
         return self.format == "delta"
+
+    @property
+    def replaces(self) -> str | None:
+        """Folder in which the files of an epoch are replaced; None for other formats and modes."""
+        files = self.format in _FILES and self.mode is None
+        return str(self.options["path"]).rstrip("/") if files else None
 
     @property
     def merges(self) -> bool:
@@ -320,6 +327,11 @@ class Collect:
         self._folder = self._folder or tempfile.TemporaryDirectory(prefix="penstock-collect-")
         return FileSink("arrow", self._folder.name)
 
+    @property
+    def replaces(self) -> str:
+        """Name of this object: it replaces the rows of an epoch."""
+        return f"collect() {id(self)}"
+
     def write(self, df: DataFrame, epoch: int, flow_id: str) -> None:
         table = df.toArrow()
         with self._lock:
@@ -412,9 +424,8 @@ def late_sinks(
 
 def replaces(sink: Sink) -> str | None:
     """The one place where a sink replaces what an epoch wrote before; None: it does not."""
-    if isinstance(sink, Writer) and sink.format in _FILES and sink.mode is None:
-        return str(sink.options["path"]).rstrip("/")
-    return f"collect() {id(sink)}" if isinstance(sink, Collect) else None
+    place: str | None = getattr(sink, "replaces", None)
+    return place
 
 
 @dataclass(frozen=True)
