@@ -120,7 +120,7 @@ def keyed(rows: DataFrame, keys: int) -> DataFrame:
 
 
 def bids(rows: DataFrame) -> DataFrame:
-    """NEXMark bids (auction, date_time), with auctions drawn as in its generator: some bids go to one
+    """NEXMark bids (auction, date_time), with auctions drawn as in its generator: half of the bids go to one
     auction that is hot for a while, the others to any open auction. The event time of a bid is its
     arrival."""
     of = NexmarkConfig(events=0)
