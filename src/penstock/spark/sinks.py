@@ -39,6 +39,7 @@ class Sink(Protocol):
     returned, and after a crash of the driver. It need not read the DataFrame. A sink may have more members:
 
     - `takes_once`, true if it ignores an epoch that it has already;
+    - `replaces`, the place, as text, where it replaces what the first run of an epoch wrote;
     - `live()`, which returns the sink that couriers write to in live mode;
     - `close()`, which is called when the query ends.
     """
@@ -421,9 +422,8 @@ def late_sinks(
 
 def replaces(sink: Sink) -> str | None:
     """The place where a sink replaces earlier output of an epoch; None if it does not replace any."""
-    if isinstance(sink, Writer) and sink.format in _FILES and sink.mode is None:
-        return str(sink.options["path"]).rstrip("/")
-    return f"collect() {id(sink)}" if isinstance(sink, Collect) else None
+    place: str | None = getattr(sink, "replaces", None)
+    return place
 
 
 @dataclass(frozen=True)
