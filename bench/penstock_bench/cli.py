@@ -120,7 +120,7 @@ def generate(
 
     from rich.console import Console
 
-    from penstock.console.terminal import telling
+    from penstock.console.terminal import progress_messages
     from penstock_bench.workloads.nexmark.config import NexmarkConfig
     from penstock_bench.workloads.nexmark.generator import generate
 
@@ -133,7 +133,7 @@ def generate(
         disorder_ms=disorder,
     )
     console = Console(highlight=False, soft_wrap=True)
-    with telling(console) as tell:
+    with progress_messages(console) as tell:
         say = _seldom(console.is_terminal, tell, "Generating", "made")
         counts = generate(config, output, cast(Any, format), lambda done: say(done, events))
     told = ", ".join(f"{count:,} {stream}" for stream, count in counts.items())
@@ -147,12 +147,12 @@ def _run(
 
     from rich.console import Console
 
-    from penstock.console.terminal import cleaned_up, telling
+    from penstock.console.terminal import cleaned_up, progress_messages
     from penstock_bench.workloads.nexmark.run import run
 
     console, began = Console(highlight=False, soft_wrap=True), time.monotonic()
     with cleaned_up(console) as resources:
-        tell = resources.enter_context(telling(console))
+        tell = resources.enter_context(progress_messages(console))
         done = _seldom(console.is_terminal, tell, name, "done")
         rows = run(
             name,

@@ -1,13 +1,13 @@
 """The driver's part of a running query.
 
-epochs.py, live.py    the two ways to run it: micro-batches, or runs of lasting streams with checkpoints
-versions.py           what both make: manifests, one after the other, and upkeep behind them
-checkpoints.py        which checkpoints of a live run are under way (pure)
-crew.py               long-lived tasks: fleet.py are hosts, couriers.py those of a live flow
-registry.py           where they register and are heard; silence_watch.py: who is not heard any more
-crew_scaling.py       how many couriers there are, as control/crew_size.py plans it
-relocation.py         which host has which slots, carried out
-control_loop.py       what control decides, carried out; control_rehearsal.py compiles what it needs
-recovery.py           faults, followed until all is well again
-progress.py, bill.py, awaiting.py, journal_writer.py    what people are told
+epochs.py, live.py    the two ways to run a flow: micro-batches, or long-lived streams with checkpoints
+versions.py           manifests, one per epoch, for both; upkeep.py compacts and cleans the store behind them
+checkpoints.py        checkpoints of a live run that are in progress (pure)
+crew.py               long-lived Spark tasks: fleet.py for hosts, couriers.py for couriers of a live flow
+registry.py           the service where they register; silence_watch.py finds those that stopped responding
+recovery.py           faults, tracked until all is well again
+crew_scaling.py       scales the couriers, as control/crew_size.py plans it
+relocation.py         moves slots between hosts
+control_loop.py       carries out what control decides; control_rehearsal.py compiles its kernels first
+progress.py, bill.py, awaiting.py, journal_writer.py    what users see: progress, cost, waits, journal
 """

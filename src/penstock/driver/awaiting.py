@@ -1,15 +1,15 @@
-"""What a query is waiting for, to be told to people."""
+"""What a query is waiting for, as status messages show it."""
 
 from __future__ import annotations
 
 import time
 
 _WORTH_TELLING_S = 1.0
-"""Seconds of waiting that a user should hear of."""
+"""Seconds of waiting after which users are told."""
 
 
 class Awaiting:
-    """What is waited for just now, and since when. Set by one thread, read by any."""
+    """The current wait and its start. One thread sets it, any thread may read it."""
 
     def __init__(self) -> None:
         self._now: tuple[str, float] | None = None
@@ -18,11 +18,11 @@ class Awaiting:
         self._now = (what, time.monotonic())
 
     def goes_on(self) -> None:
-        """Nothing is waited for."""
+        """Clear the wait."""
         self._now = None
 
     def __str__(self) -> str:
-        """What has been waited for, if for long; else empty."""
+        """A description of the current wait, or "" if it has been short."""
         now = self._now
         if now is None or time.monotonic() - now[1] < _WORTH_TELLING_S:
             return ""

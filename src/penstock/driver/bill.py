@@ -1,4 +1,4 @@
-"""What a run costs, told live."""
+"""The running cost of a query."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.control.money import HostPrice, Money, Spending
 
 
 class Bill:
-    """Follows the hosts and burst workers of one run. Safe to use from any thread.
+    """Adds up the cost of one query's hosts and burst workers. Safe to use from any thread.
 
     >>> hosts, times = [2], iter([0.0, 10_000.0])
     >>> bill = Bill(HostPrice(per_hour=3.6), lambda: hosts[0], lambda: 0.25, lambda: next(times))
@@ -26,25 +26,26 @@ class Bill:
         workers: Callable[[], float],
         clock_ms: Callable[[], float],
     ) -> None:
-        """`hosts` tells how many cores hosts have just now, `workers` what those have cost."""
+        """`hosts` returns the number of cores that hosts have now, `workers` the dollars that burst workers
+        have cost so far."""
         self._spending = Spending(price)
         self._hosts, self._workers, self._clock_ms = hosts, workers, clock_ms
         self._lock = threading.Lock()
         self._ended = False
 
     def note(self) -> None:
-        """See what there is now. To be called, or `money` asked, when hosts may have come or gone."""
+        """Count the hosts that there are now. Call this whenever hosts may have started or ended."""
         with self._lock:
             if not self._ended:
                 self._spending.note(self._clock_ms(), self._hosts(), self._workers())
 
     @property
     def money(self) -> Money:
-        """Spent by now."""
+        """Dollars spent so far."""
         self.note()
         return self._spending.money
 
     def end(self) -> None:
-        """Hosts and burst workers are let go: from now on nothing is added."""
+        """Stop counting: hosts and burst workers are released."""
         self.note()
         self._ended = True

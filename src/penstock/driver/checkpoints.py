@@ -1,4 +1,4 @@
-"""Which checkpoints of a live run are under way, and which are whole: pure."""
+"""Checkpoints of a live run that are in progress or complete: pure."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from penstock.wire.live import CheckpointMessage, EpochPassed
 
 @dataclass
 class Underway:
-    """A checkpoint that couriers were told of, and what has come of it so far."""
+    """A checkpoint in progress, with the reports received for it so far."""
 
-    told: CheckpointMessage
+    message: CheckpointMessage
     hosts: frozenset[str]
-    """Hosts that write what changed on them."""
+    """Hosts that must write their changes for it."""
     couriers: int
+    """Number of couriers that it must pass."""
     marks: Mapping[str, SlotsMark]
-    """step -> where its slots are at this point of the streams."""
+    """Step -> owners of its slots at this point of the streams."""
     began_ms: float
+    """Start of its epoch, in milliseconds since 1970."""
     sent_ms: float
-    """When its epoch began and ended, as time of day."""
+    """End of its epoch, in milliseconds since 1970."""
     sealed: dict[str, SealedHost] = field(default_factory=dict)
     passed: dict[int, EpochPassed] = field(default_factory=dict)
     passed_ms: float = 0.0
-    """When it was through the last courier."""
+    """Time when it had passed the last courier, in milliseconds since 1970."""
 
     @property
     def whole(self) -> bool:
@@ -34,17 +36,17 @@ class Underway:
 
     @property
     def ended(self) -> bool:
-        """Whether all input has ended with its epoch."""
+        """Whether its epoch is the last one of all input."""
         return all(passed.ended for passed in self.passed.values())
 
     @property
     def closed(self) -> bool:
-        """Whether all windows have closed with its epoch."""
+        """Whether its epoch has closed all windows."""
         return all(passed.closed for passed in self.passed.values())
 
 
 class Checkpoints:
-    """Collects what hosts and couriers tell of checkpoints; gives whole ones, in order of epochs."""
+    """Collects the reports of hosts and couriers, and returns complete checkpoints in order of epochs."""
 
     def __init__(self) -> None:
         self._underway: dict[int, Underway] = {}
@@ -53,7 +55,7 @@ class Checkpoints:
         return len(self._underway)
 
     def begin(self, checkpoint: Underway) -> None:
-        self._underway[checkpoint.told.epoch] = checkpoint
+        self._underway[checkpoint.message.epoch] = checkpoint
 
     def seal(self, epoch: int, host: SealedHost) -> None:
         self._underway[epoch].sealed[host.host] = host
@@ -63,7 +65,7 @@ class Checkpoints:
         here.passed[passed.courier], here.passed_ms = passed, now_ms
 
     def take(self) -> list[Underway]:
-        """The oldest ones, as far as they are whole."""
+        """Remove and return the oldest checkpoints, up to the first incomplete one."""
         whole = []
         for epoch in sorted(self._underway):
             if not self._underway[epoch].whole:
@@ -73,5 +75,5 @@ class Checkpoints:
 
     @property
     def oldest(self) -> Underway | None:
-        """The one that was told first; None: none is under way."""
+        """The oldest checkpoint in progress, or None."""
         return self._underway[min(self._underway)] if self._underway else None

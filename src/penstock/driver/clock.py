@@ -1,8 +1,7 @@
-"""The time of epochs: the time of day, but it never goes back.
+"""The clock of epochs: the time of day, but it never goes back.
 
-Timers, TTLs, windows by processing time and idle sources go by it, and the manifest keeps it, so that
-what fired once does not fire again when the machine's clock is set back, or when the driver starts
-anew on a machine whose clock is behind.
+Timers, TTLs, processing-time windows and idle sources use it. The manifest records it, so nothing fires twice
+when the machine's clock is set back, or when the driver restarts on a machine whose clock is behind.
 """
 
 from __future__ import annotations
@@ -14,21 +13,21 @@ from collections.abc import Callable
 from penstock.faults import point
 
 PACE = 0.9
-"""How fast time goes on while the clock is behind it, beside a clock that is never set. A clock that was
-wrong by a day, and was set right, must not hold timers up for a day; and the two come together again."""
+"""Speed of epoch time while the machine's clock is behind it, as a share of real time. Time must not stand
+still for a day because a clock was a day ahead, and the machine's clock must be able to catch up."""
 _TELL_MS = 1_000
-"""Milliseconds that the clock must be behind to be told of."""
+"""Milliseconds that the machine's clock must be behind before a warning is logged."""
 
 _log = logging.getLogger("penstock.epochs")
 
 
 def wall_ms() -> float:
-    """The driver's time of day, in milliseconds since 1970. A trial may let it be wrong."""
+    """The driver's time of day, in milliseconds since 1970. A fault test may shift it."""
     return 1000 * (time.time() + point("driver.clock"))
 
 
 class EpochClock:
-    """Gives times that never go back. Used by one thread: the query's.
+    """A clock that never goes back. Used by one thread: the query's.
 
     >>> wall, steady = [5_000.0], [0.0]
     >>> clock = EpochClock(lambda: wall[0], lambda: steady[0])
@@ -52,7 +51,7 @@ class EpochClock:
         self._behind = False
 
     def not_before(self, time_ms: int | None) -> None:
-        """Times are this one or later: an epoch had it, as a manifest says."""
+        """Return no times before this one, which a manifest has recorded."""
         if time_ms is not None:
             self._last_ms = max(self._last_ms, float(time_ms))
 
@@ -63,10 +62,11 @@ class EpochClock:
         behind_ms = self._last_ms - wall
         if behind_ms > _TELL_MS and not self._behind:
             _log.warning(
-                "The clock of this machine is %.0f s behind the time of the last epoch. Time goes on "
-                "from there, at %g of its pace, until the clock has caught up.",
+                "The clock of this machine is %.0f s behind the time of the last epoch. Until it has "
+                "caught up, epoch time continues from there, at %g of real time.",
                 behind_ms / 1000,
                 PACE,
+                extra={"behind_ms": round(behind_ms)},
             )
         self._behind = behind_ms > _TELL_MS
         return int(self._last_ms)

@@ -1,8 +1,8 @@
-"""One compaction, as the driver sees it: its parts are begun on hosts, asked about, and given to others.
+"""One compaction of the store, from the driver's side: its parts run on hosts and are watched from here.
 
-A part is some slots of one step. It is made from files to files, so any host of the step can do it,
-and what was made stays good whoever is lost meanwhile. A host that fails, that is lost, that owns none
-of the slots any more, or that gets nowhere, loses its part to another one.
+A part is a set of slots of one step. It reads files and writes files, so any host of the step can do it, and
+its result stays valid if a host is lost later. A part goes to another host if its host fails, is lost,
+stalls, or no longer owns any of the slots.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ Owners = list[tuple[str, HostId, list[int]]]
 """(step, host, its slots)."""
 
 _PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-"""Waits between looks at the parts; the last one again and again."""
+"""Seconds between checks of the parts; the last value repeats."""
 
 
 class Stopped(Exception):
-    """The query stops: what is under way is given up."""
+    """The query is stopping, so the work is abandoned."""
 
 
 @dataclass
 class _Part:
-    """Slots of a step, and where their compaction stands."""
+    """A set of slots of one step, with the progress of its compaction."""
 
     step: str
     slots: frozenset[int]
     host: HostId | None = None
-    """The host that works on it."""
+    """Host that works on it; None while it waits for one."""
     tag: str = ""
-    """The order that this host was given."""
+    """Tag of the order that this host received."""
     files: int = -1
-    """Files that it was last known to have touched."""
+    """Number of files that it had read or written at the last check."""
     since: float = 0.0
-    """When it last came further, in seconds of a steady clock."""
+    """Time of its last progress, in seconds of a steady clock."""
     tried: set[HostId] = field(default_factory=set)
-    """Hosts that have failed in this attempt."""
+    """Hosts that have failed at it in this attempt."""
     failed: PenstockError | None = None
     done: Compacted | None = None
 
@@ -59,7 +59,8 @@ class _Part:
 
 
 class Compaction:
-    """Brings all slots to a version. What is done is kept when an attempt fails, for the next one."""
+    """Merges the deltas of all slots up to a version. If an attempt fails, the next one keeps the finished
+    parts."""
 
     def __init__(
         self,
@@ -72,14 +73,14 @@ class Compaction:
     ) -> None:
         self.version = version
         self.tag = store.new_tag()
-        """In the names of all its files."""
+        """Part of the names of all its files."""
         self._store, self._fleet, self._clock = store, fleet, clock
         self._stalled_s = stalled_ms / 1000
         self._parts = [_Part(step, frozenset(slots)) for step, _, slots in owners if slots]
         self._orders = count()
 
     def attempt(self, soft: bool, stopping: Event) -> tuple[int, str]:
-        """Have all parts done that are not yet; returns the version and file of the layout."""
+        """Run all unfinished parts. Returns the version and the file of the new layout."""
         parts = [part for part in self._parts if part.done is None]
         for part in parts:
             part.tried, part.failed, part.since = set(), None, self._clock()
@@ -102,7 +103,7 @@ class Compaction:
         return self.version, file
 
     def _begin(self, part: _Part, soft: bool) -> None:
-        """Give the part to the host that owns most of it, of those that are free and have not failed."""
+        """Start the part on the free host that owns most of it and has not failed at it."""
         owned = self._fleet.owned_by_step(part.step)
         left = [host for host in owned if host not in part.tried]
         if not left:
@@ -139,9 +140,8 @@ class Compaction:
             return self._give_up(
                 part,
                 HostLostError(
-                    f"{part.host} got nowhere with its part of a compaction for "
-                    f"{self._stalled_s:g} s",
-                    hint="look at the store's speed, or raise Settings.compact_stalled_ms",
+                    f"host {part.host} made no progress with a compaction for {self._stalled_s:g} s",
+                    hint="check how fast the store is, or raise Settings.compact_stalled_ms",
                 ),
             )
         if not self._fleet.owned(part.host) & part.slots:
@@ -149,7 +149,7 @@ class Compaction:
         return None
 
     def _give_up(self, part: _Part, why: PenstockError | None) -> None:
-        """Take the part away from its host, which is not asked again if it has failed."""
+        """Take the part away from its host. A host that failed does not get it again in this attempt."""
         host, part.host = part.host, None
         assert host is not None
         if why is not None:

@@ -1,23 +1,24 @@
-"""Complaints of couriers about hosts that the driver still hears: pure."""
+"""Complaints of couriers about hosts that still send heartbeats to the driver: pure."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 _REMEMBERED_EPOCHS = 10
-"""Epochs after which a complaint is forgotten."""
+"""Number of epochs after which a complaint is forgotten."""
 _AVOIDED_EPOCHS = 50
-"""Epochs for which a host is not given slots where it stands, if others can have them, after it was given up
-there for complaints: its next incarnation may stand behind the same bad link. Twice as many each time."""
+"""Number of epochs for which a host gets no slots on a machine where couriers could not reach it, if other
+hosts can own them: its next process there may have the same bad link. The number doubles each time."""
 _AVOIDED_MOST = 64 * _AVOIDED_EPOCHS
+"""Upper limit of that number."""
 
 
 class Complaint(NamedTuple):
-    """A courier of one run could not reach one incarnation of a host, or their conversation broke."""
+    """A report that a courier could not reach a host, or that its connection to it broke."""
 
     host: str
     place: str
-    """The address of its machine."""
+    """Address of the host's machine."""
     incarnation: str
     epoch: int
     run: int
@@ -26,15 +27,15 @@ class Complaint(NamedTuple):
 class _GivenUp(NamedTuple):
     epoch: int
     avoided: int
-    """Epochs from then on."""
+    """Number of epochs, from `epoch` on, in which the host gets no slots there."""
 
 
 class Complaints:
-    """Decides whom to give up.
+    """Decides which hosts to give up.
 
-    One complaint means another run, since links break now and then. When a second run complains of
-    the same incarnation, the next run must do without that host. It is started again; on another machine it
-    is trusted at once.
+    After one complaint the epoch is just run again, since links break now and then. If a second run
+    complains of the same process, that host is given up and restarted. On another machine it gets slots at
+    once.
 
     >>> complaints = Complaints()
     >>> complaints.judge([Complaint("sum/1", "10.0.0.7", "a", 41, 0)])
@@ -52,13 +53,13 @@ class Complaints:
         self._given_up: dict[tuple[str, str], _GivenUp] = {}
 
     def judge(self, complaints: list[Complaint]) -> list[str]:
-        """The hosts to give up, now that a run has ended with these complaints."""
-        newest = max((one.epoch for one in complaints), default=0)
-        kept = {one for one in self._kept if one.epoch > newest - _REMEMBERED_EPOCHS}
+        """Take in the complaints of a run that has ended. Returns the hosts to give up."""
+        newest = max((complaint.epoch for complaint in complaints), default=0)
+        kept = {c for c in self._kept if c.epoch > newest - _REMEMBERED_EPOCHS}
         self._kept = frozenset(kept | set(complaints))
         runs: dict[tuple[str, str], int] = {}
-        for one in self._kept:
-            runs[one.host, one.incarnation] = runs.get((one.host, one.incarnation), 0) + 1
+        for c in self._kept:
+            runs[c.host, c.incarnation] = runs.get((c.host, c.incarnation), 0) + 1
         lost = {(c.host, c.place) for c in complaints if runs[c.host, c.incarnation] > 1}
         for host, place in lost:
             before = self._given_up.get((host, place))
@@ -67,10 +68,10 @@ class Complaints:
         return sorted(host for host, _ in lost)
 
     def avoids(self, host: str, place: str, epoch: int) -> bool:
-        """Whether a host should have no slots in this epoch where it stands, as long as there are others."""
-        found = self._given_up.get((host, place))
-        return found is not None and epoch - found.epoch < found.avoided
+        """Whether a host on this machine should get no slots in this epoch, if other hosts can own them."""
+        given_up = self._given_up.get((host, place))
+        return given_up is not None and epoch - given_up.epoch < given_up.avoided
 
     def places(self, host: str) -> frozenset[str]:
-        """Where a host was given up for complaints."""
+        """Machines on which a host was given up because of complaints."""
         return frozenset(place for name, place in self._given_up if name == host)

@@ -1,6 +1,6 @@
-"""The control plane of a running flow: turns what happens into events, and does what the machine says.
+"""The control loop of a running flow: sends events to the control machine and carries out its instructions.
 
-All decisions are made by `control.machine`; here are the clock, the lock, and the thread that looks at an
+`control.machine` makes all decisions. This module adds the clock, the lock, and the thread that examines an
 epoch while hosts still work on it.
 """
 
@@ -59,7 +59,7 @@ _FIELDS = ("treatments", "reasons", "expected", "took_ms", "latency_ms", "why", 
 
 
 class ControlLoop:
-    """Control of a started flow: of all its keyed steps, and of stateless ones that burst workers can help.
+    """Controls all keyed steps of a started flow, and the stateless steps that burst workers can help.
     Safe to use from any thread."""
 
     def __init__(
@@ -72,7 +72,7 @@ class ControlLoop:
         clock_ms: Callable[[], float],
         *,
         sink: Callable[[Entry], None] = lambda entry: None,
-        record: Callable[[Opening | ev.Event], None] = lambda told: None,
+        record: Callable[[Opening | ev.Event], None] = lambda event: None,
         keeper: WorkerKeeper | None = None,
         bill: Bill | None = None,
         together: Callable[[], int | None] = lambda: None,
@@ -81,11 +81,11 @@ class ControlLoop:
         warm_epochs: int = WARM_EPOCHS,
         live: bool = False,
     ) -> None:
-        """`sink` gets all that is told to the journal, `record` all that the machine is told.
+        """`sink` receives every journal entry, `record` every event of the machine.
 
-        `together` tells how many couriers are at work at a time, if that is known, and `unread` how many rows
-        wait in the sources after the epoch under way. A `live` flow has no
-        epochs that control could look at: it is looked at every time slot (`time_slot`).
+        `together` returns the number of couriers that work at the same time, or None if that is unknown.
+        `unread` returns the number of rows that wait in the sources after the current epoch. A `live` flow
+        is examined every time slot (`time_slot`) instead of every epoch.
         """
         self._flow, self._relocation, self._clock_ms = flow, relocation, clock_ms
         self._keeper, self._bill, self._together = keeper, bill, together
@@ -104,59 +104,62 @@ class ControlLoop:
         self.machine: FlowControl = machine_of(self.opening, elastic)
         record(self.opening)
         self._warm: dict[str, int] = {}
+        """Step -> number of burst workers to keep warm for it."""
         self._asked = False
-        """Whether burst workers were used in the epoch before."""
+        """Whether the previous epoch used burst workers."""
         self._plan: EpochPlan | None = None
         self._read_epoch = -1
         self._time_slot = -1
-        """The newest time slot that was looked at."""
+        """Number of the last time slot that was examined."""
         self._lock = threading.RLock()
         self._early = ThreadPoolExecutor(1, thread_name_prefix="control")
         self._rehearsed = self._early.submit(rehearse, self.opening, elastic)
 
     @contextmanager
     def _deciding(self) -> Iterator[None]:
-        """Hold the lock. Kernels are compiled before, as others who want the lock only look."""
+        """Hold the lock, once all kernels are compiled: a status request must not wait for that."""
         wait([self._rehearsed])
         with self._lock:
             yield
 
-    # -- an epoch passes
+    # -- epochs
 
     def wait_for_hosts(self) -> None:
-        """Before an epoch begins: wait for new hosts, where that is quicker than doing without."""
+        """Wait for new hosts before an epoch begins, where that is quicker than to run without them."""
         with self._deciding():
-            waits = self._tell(ev.EpochDue(self._clock_ms()))
+            waits = self._handle(ev.EpochDue(self._clock_ms()))
         for due in waits:
             self._relocation.wait_for_new(due.step, due.most_ms)
 
     def lost_and_leaving(
         self, lost: Iterable[LostHost], leaving: Iterable[LeavingHost], epoch: int
     ) -> None:
-        """Hosts were found dead before this epoch began, or were replaced, as they will be gone soon."""
+        """Report hosts that were lost before this epoch began, and hosts that were replaced because their
+        executors are being decommissioned."""
         with self._deciding():
             now_ms = self._clock_ms()
-            for one in lost:
-                returns = one.host in self._relocation.hosts(one.step)
-                slots = tuple(one.slots)
-                self._tell(ev.HostLost(now_ms, epoch, one.step, one.host, slots, returns))
+            for host in lost:
+                returns = host.host in self._relocation.hosts(host.step)
+                slots = tuple(host.slots)
+                self._handle(ev.HostLost(now_ms, epoch, host.step, host.host, slots, returns))
             for left in leaving:
                 slots = tuple(left.slots)
-                self._tell(ev.HostLeaves(now_ms, epoch, left.step, left.host, slots, left.by))
+                self._handle(ev.HostLeaves(now_ms, epoch, left.step, left.host, slots, left.by))
 
     def orders(self, epoch: int, partitions: int, started_ms: float) -> do.Orders:
-        """What the plan of an epoch says because of control; the epoch began at `started_ms`."""
+        """Control's orders for the plan of an epoch that began at `started_ms`."""
         with self._deciding():
-            self._tell(ev.EpochBegan(started_ms, epoch, partitions, self._aid()))
+            self._handle(ev.EpochBegan(started_ms, epoch, partitions, self._aid()))
             return self.machine.orders
 
     def begin(self, plan: EpochPlan) -> None:
-        """A run of an epoch begins."""
+        """Note that a run of an epoch begins."""
         with self._lock:
             self._plan = plan
 
     def reported(self, seen: Sequence[Seen]) -> None:
-        """So far these couriers of the run have told what they read; returns at once."""
+        """Take in the reports of the run's couriers so far. Once all have reported, the epoch is examined in
+        another thread; this returns at once."""
         plan = self._plan
         if plan is not None and len(seen) == plan.partitions:
             self._early.submit(self._look_early, plan, list(seen))
@@ -164,7 +167,7 @@ class ControlLoop:
     def _look_early(self, plan: EpochPlan, seen: Sequence[Seen]) -> None:
         with self._lock:
             if plan is self._plan and self._read_epoch < plan.epoch:
-                self._tell_read(plan, seen, look=True)
+                self._handle_read(plan, seen, look=True)
 
     def sealed(
         self,
@@ -174,14 +177,14 @@ class ControlLoop:
         written_ms: float,
         done_ms: float,
     ) -> None:
-        """An epoch is in the sink since `written_ms`, and durable."""
+        """Take in an epoch that is durable and has been in the sink since `written_ms`."""
         unread = self._unread()
         with self._deciding():
             if self._read_epoch < plan.epoch:
-                self._tell_read(plan, seen, look=False)
-            waited = {name: one.wait_ms for name, one in offloaded_by_segment(seen).items()}
+                self._handle_read(plan, seen, look=False)
+            waited = {name: part.wait_ms for name, part in offloaded_by_segment(seen).items()}
             self._ask_usage(seen, bool(waited))
-            vitals = {one.host: one.vitals for one in sealed}
+            vitals = {host.host: host.vitals for host in sealed}
             steps = dict[str, ev.StepSealed]()
             for routes in plan.steps:
                 table = routes.routes
@@ -190,7 +193,7 @@ class ControlLoop:
                     for host in table.hosts
                     if host in vitals
                 }
-                spent_ms = max((one.useful_ms for one in work.values()), default=0.0)
+                spent_ms = max((done.useful_ms for done in work.values()), default=0.0)
                 steps[routes.step] = ev.StepSealed(
                     table.hosts,
                     table.owner.astype(np.int64),
@@ -198,7 +201,7 @@ class ControlLoop:
                     max(spent_ms, waited.get(routes.step, 0.0)),
                     self._placement(routes.step, routes.routes),
                 )
-            self._tell(
+            self._handle(
                 ev.EpochSealed(
                     self._clock_ms(),
                     plan.epoch,
@@ -213,15 +216,15 @@ class ControlLoop:
                 )
             )
 
-    # -- a live flow
+    # -- live flows
 
     @property
     def delta_ms(self) -> float:
-        """Milliseconds of a time slot."""
+        """Length of a time slot in milliseconds."""
         return self.machine.habits.delta_ms
 
     def time_slot(self, samples: Mapping[str, StepSample] | None) -> None:
-        """A time slot has ended: look at what couriers have counted; None: not all have told."""
+        """Examine a time slot that has ended. `samples` is None if a courier has not reported."""
         with self._deciding():
             now_ms = self._clock_ms()
             m = int(now_ms / self.delta_ms)
@@ -230,7 +233,7 @@ class ControlLoop:
             self._time_slot = m
             for step in self._flow.keyed:
                 sample = None if samples is None else samples[step.id]
-                self._tell(self._slot_ended(now_ms, m, step, sample))
+                self._handle(self._slot_ended(now_ms, m, step, sample))
 
     def _slot_ended(
         self, now_ms: float, m: int, step: KeyedStep, sample: StepSample | None
@@ -250,7 +253,7 @@ class ControlLoop:
             sample.completed,
             table.hosts,
             owner,
-            # one that has got no records has told nothing
+            # a host without records does not report
             {host: sample.work.get(host, Work(0, 0.0)) for host in table.hosts},
             sample.measured_ms,
             placement,
@@ -260,18 +263,18 @@ class ControlLoop:
 
     @property
     def guides(self) -> Guides:
-        """What couriers of a live flow should do with rows from now on."""
+        """Current instructions for the couriers of a live flow."""
         with self._lock:
             orders = self.machine.orders
             steps = (
-                StepGuide(step, one.watched, one.two_stage, orders.offloads.get(step))
-                for step, one in orders.steps.items()
+                StepGuide(step, order.watched, order.two_stage, orders.offloads.get(step))
+                for step, order in orders.steps.items()
             )
             return Guides(tuple(steps), self.reach)
 
     def counted_keys(self, epoch: int, seen: Sequence[Seen]) -> None:
-        """An epoch of a live flow is durable: couriers tell of the keys that they were to count, and of
-        what went to burst workers."""
+        """Take in a durable epoch of a live flow: the couriers' counts of frequent keys, and of rows that
+        went to burst workers."""
         hot = tuple(count for task in seen for count in task.hot)
         self._ask_usage(seen, any(task.offloaded for task in seen))
         if hot or any(task.routed or task.offloaded for task in seen):
@@ -282,20 +285,20 @@ class ControlLoop:
             }
             with self._deciding():
                 noted = tuple(_noted(task, False) for task in seen)
-                told = ev.KeysCounted(self._clock_ms(), epoch, hot, loads, noted, self._aid())
-                self._tell(told)
+                now_ms = self._clock_ms()
+                self._handle(ev.KeysCounted(now_ms, epoch, hot, loads, noted, self._aid()))
 
     def stop(self) -> None:
-        """No more epochs will come."""
+        """End the control loop's thread."""
         self._early.shutdown()
 
-    # -- what happens, as events
+    # -- events
 
     def _times(self) -> tuple[float, float, float]:
         machine = self.machine
         return machine.habits.delta_ms, machine.since_ms, machine.started_ms
 
-    def _tell_read(self, plan: EpochPlan, seen: Sequence[Seen], look: bool) -> None:
+    def _handle_read(self, plan: EpochPlan, seen: Sequence[Seen], look: bool) -> None:
         slots = {step.id: step.slots for step in self._flow.keyed}
         steps = {
             str(routes.step): ev.StepRead(
@@ -305,10 +308,10 @@ class ControlLoop:
             for routes in plan.steps
         }
         self._read_epoch = plan.epoch
-        self._tell(ev.EpochRead(self._clock_ms(), plan.epoch, steps, look, self._aid()))
+        self._handle(ev.EpochRead(self._clock_ms(), plan.epoch, steps, look, self._aid()))
 
     def _placement(self, step: str, table: RouteTable) -> ev.StepPlacement:
-        """All hosts of a step, also those that own nothing, and the owner of each slot."""
+        """All hosts of a step, including those without slots, and the owner of each slot."""
         idle = [host for host in self._relocation.hosts(step) if host not in table.hosts]
         pending = self._relocation.pending_of(step)
         return ev.StepPlacement((*table.hosts, *idle), table.owner.astype(np.int64), pending)
@@ -317,7 +320,7 @@ class ControlLoop:
         return ev.Aid(self.reach is not None, self.money, self._together())
 
     def _ask_usage(self, seen: Sequence[Seen], used: bool) -> None:
-        """Have it found out what burst workers cost; and once more, when nothing goes to them any more."""
+        """Request the cost of burst workers: while they are in use, and once more after that."""
         if self._keeper is None:
             return
         for task in seen:
@@ -326,10 +329,10 @@ class ControlLoop:
             self._keeper.ask()
         self._asked = used
 
-    # -- what the machine says
+    # -- instructions
 
-    def _tell(self, event: ev.Event) -> list[do.WaitFor]:
-        """Hand in an event, and do what the machine says about it; what to wait for is returned."""
+    def _handle(self, event: ev.Event) -> list[do.WaitFor]:
+        """Send an event to the machine and carry out its instructions, but return those to wait."""
         instructions = self.machine.handle(event)
         self._record(event)
         waits = []
@@ -352,62 +355,62 @@ class ControlLoop:
         return waits
 
     def _treat(self, treat: do.Treat) -> None:
-        """Hand treatments to the data plane, and tell what it makes of them."""
+        """Start treatments, and report to the machine whether they began or were refused."""
         step, epoch, treatments = treat.step, treat.epoch, treat.treatments
         try:
             names = self._relocation.treat(step, treatments)
         except PenstockError as error:
             wanted = "; ".join(str(treatment) for treatment in treatments)
-            self._tell(ev.TreatmentRefused(self._clock_ms(), epoch, step, str(error), wanted))
+            self._handle(ev.TreatmentRefused(self._clock_ms(), epoch, step, str(error), wanted))
             return
         named = tuple(
             replace(t, source=names.get(t.source, t.source), target=names.get(t.target, t.target))
             for t in treatments
         )
-        self._tell(ev.TreatmentBegun(self._clock_ms(), epoch, step, named, tuple(names.values())))
+        self._handle(ev.TreatmentBegun(self._clock_ms(), epoch, step, named, tuple(names.values())))
 
     def _keep_warm(self, step: str, count: int) -> None:
-        """Steps work one after the other, so that they can use the same burst workers."""
+        """Keep burst workers warm for a step. Steps work one after another, so they share workers."""
         self._warm[step] = count
         if self._keeper is not None:
             self._keeper.warm(max(self._warm.values()))
 
-    # -- from outside
+    # -- for users
 
     @property
     def reach(self) -> str | None:
-        """How couriers reach burst workers; None if there are none."""
+        """Address at which couriers reach burst workers; None if there are none."""
         return None if self._keeper is None else self._keeper.reach
 
     @property
     def money(self) -> Money | None:
-        """Spent so far; None if nobody counts it."""
+        """Cost so far; None if it is not tracked."""
         return None if self._bill is None else self._bill.money
 
     @property
     def journal(self) -> Journal:
-        """What was decided, why, and what came of it."""
+        """Decisions, their reasons and their outcomes."""
         return self.machine.journal
 
     def note(self, entry: Entry) -> None:
-        """Put something into the journal that others decided."""
+        """Add an entry for a decision that was made elsewhere."""
         with self._lock:
             self.journal.add(entry)
 
     def steer(self, steering: Steering) -> dict[str, Any]:
-        """Change what holds from the next decision on; tells what holds now."""
+        """Change settings from the next decision on. Returns the settings that are now in force."""
         with self._lock:
-            self._tell(ev.Steered(self._clock_ms(), steering))
+            self._handle(ev.Steered(self._clock_ms(), steering))
             return self.facts()
 
     def facts(self) -> dict[str, Any]:
-        """What is known and in force, as JSON values."""
+        """The state and settings of control, as JSON values."""
         with self._lock:
             return control_facts(self.machine, self._keeper, self.opening.segments, self.money)
 
 
 def log_entry(entry: Entry) -> None:
-    """Log an entry of the journal: for a decision what is done, why, and what that should bring."""
+    """Log a journal entry. A decision's line says what is done, why, and the expected effect."""
     level = _LEVELS.get(entry.event, logging.DEBUG)
     if entry.event == "decided" and (
         entry.facts.get("treatments") or entry.facts.get("health") == "severe"
@@ -419,7 +422,7 @@ def log_entry(entry: Entry) -> None:
 
 
 def _noted(task: Seen, times: bool) -> Seen:
-    """What control must know of a courier's report; when rows arrived is known already, but for those
-    of segments without a keyed step."""
+    """The part of a courier's report that control needs. Arrival times are needed only for segments without a
+    keyed step."""
     task = replace(task, event_ms=(), late={}, latencies_us=(), latency_counts=())
     return task if times else replace(task, arrivals_ms=(), counts=())

@@ -1,4 +1,4 @@
-"""What the control plane knows, as JSON values: for `penstock ctl` and whoever else asks."""
+"""The state of control as JSON values, for `penstock ctl` and the dashboard."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def control_facts(
     helped: Collection[str],
     money: Money | None,
 ) -> dict[str, Any]:
-    """The SLA, the policy, and each step with its bounds, its hosts and what is under way.
+    """The SLA, the policy, and for each step its limits, its hosts and its current treatment.
 
-    Also burst workers, if there are to be any, which help those steps; and what was spent, if somebody
-    counts it.
+    Includes the burst workers if there is a `keeper` (`helped` names the steps that they can help), and the
+    cost if `money` is tracked.
     """
     elastic, sla = machine.elastic, machine.sla
     assert elastic is not None and sla is not None
@@ -63,9 +63,10 @@ def _step_facts(control: StepControl) -> dict[str, Any]:
 
 
 _OFFLOADING = ("warm", "rate", "redirected", "load", "load_without", "lasts")
+"""Attributes of an `Offloading` that are shown."""
 
 
 def _facts(value: Any, *names: str) -> dict[str, Any]:
-    """Attributes of a value by name; None for floats that JSON has no word for."""
-    found = ((name, getattr(value, name)) for name in names)
-    return {n: None if isinstance(x, float) and not math.isfinite(x) else x for n, x in found}
+    """Attributes of a value by name; None for floats that JSON cannot express."""
+    facts = ((name, getattr(value, name)) for name in names)
+    return {n: None if isinstance(x, float) and not math.isfinite(x) else x for n, x in facts}

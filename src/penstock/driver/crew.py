@@ -1,4 +1,4 @@
-"""Long-lived tasks of a flow, be they hosts or couriers: started, awaited, called, given up, stopped."""
+"""Long-lived tasks of a flow, hosts or couriers: started, awaited, called, given up, stopped."""
 
 from __future__ import annotations
 
@@ -27,56 +27,55 @@ W_contra = TypeVar("W_contra", contravariant=True)
 N = TypeVar("N", bound=str)
 
 _WORKERS = 64
-"""Calls to members at a time. They wait for answers, so there may be many."""
+"""Number of threads for calls to members. They mostly wait for replies, so there may be many."""
 _WORTH_TELLING_MS = 1_500
-"""Milliseconds of a member's silence that a user should hear of."""
+"""Milliseconds without a heartbeat after which status messages mention a member."""
 _TRIED_AGAIN = 4
-"""Times `host_lost_ms` within which Spark tries the task of a process that is gone again."""
+"""Multiple of `Settings.host_lost_ms` that Spark has to restart the task of a process that is gone."""
 AT_ONCE_MS = 5_000
-"""Milliseconds for an answer that takes no work."""
+"""Timeout in milliseconds of calls that are answered at once."""
 
 
 class Jobs(Protocol[W_contra]):
-    """Where members of a crew run. The one implementation that matters starts Spark jobs."""
+    """Runs the members of a crew. In production each is a Spark job; tests use threads."""
 
     def start(self, name: str, work: W_contra) -> None:
-        """Begin a member; it registers by itself."""
+        """Start a member. It registers by itself once it is up."""
         ...
 
     def running(self, name: str) -> bool:
-        """Whether the member's job is still there (it may be waiting, or be tried again by Spark)."""
+        """Whether the member's job exists. It may be waiting for a core, or be restarted by Spark."""
         ...
 
     def failure(self, name: str) -> str:
-        """Why the member's job ended, as far as is known."""
+        """Why the member's job ended, if that is known."""
         ...
 
     def cancel(self, name: str) -> None:
-        """End the job, by force if need be, and wait until it is gone."""
+        """End the job, by force if necessary, and wait until it is gone."""
         ...
 
     def leaving(self, names: Iterable[str]) -> list[str]:
-        """Members among these whose machine or executor is being taken away in good order."""
+        """Those of these members whose executors are being decommissioned."""
         ...
 
     def give_up(self, name: str, pid: int) -> None:
-        """End the job by force and at once: the member's process does not answer, and may hang."""
+        """Kill the member at once: its process does not respond."""
         ...
 
 
 class TaskCrew(ABC, Generic[N, W]):
-    """Members of one kind of a started flow, by name, each with its work. Used by one thread, the
-    query's; only `add`, `pids` and `waiting` may be called by others.
+    """All hosts, or all couriers, of a started flow, by name. Used by the query's thread; only `add`, `pids`
+    and `waiting` may be called by others.
 
-    A watch of its own counts how long each member has been silent, from the first one on. One that is
-    silent for `Settings.host_lost_ms` is given up, whatever it was asked for: no call waits for it any
-    longer, the run under way is broken off if it needs it, and its job is ended by force.
+    A thread watches the members' heartbeats. A member that sends none for `Settings.host_lost_ms` is given
+    up: calls to it stop waiting, the current run ends if it needs the member, and its job is killed.
     """
 
     kind: ClassVar[str]
-    """What people call a member."""
+    """Name of the kind of member in messages: "host" or "courier"."""
     inheritance: ClassVar[str]
-    """What people are told about what a lost member leaves."""
+    """Sentence in log lines about what happens to the work of a lost member."""
 
     def __init__(
         self,
@@ -91,40 +90,40 @@ class TaskCrew(ABC, Generic[N, W]):
             f"{self.kind}-watch", settings, clock_ms, self._heard, self._is_silent
         )
         self._awaited: tuple[N, float] | None = None
-        """The member that must come up before anything goes on, and since when it is waited for."""
+        """Member that the query waits for, and the start of the wait in seconds; None if there is none."""
         self._members: dict[N, W] = {}
         self._restarts: dict[N, int] = {}
         self._gone: dict[N, tuple[int, float]] = {}
-        """Members whose process is gone, and whose task Spark should be trying again, since when."""
+        """Members that Spark should restart, since their process is gone: process id, and time in seconds."""
         self._pings: dict[HostRecord, Future[Any]] = {}
         self._endpoints = Endpoints(access)
         self._calls = ThreadPoolExecutor(_WORKERS, thread_name_prefix=self.kind)
 
-    # -- who there is
+    # -- members
 
     def add(self, name: N, work: W) -> None:
-        """Start a member. It can be given work once it is `ready`."""
+        """Start a member. It can get work once it is `ready`."""
         self._watch.begin()
         self._members[name] = work
-        self._restarts.pop(name, None)  # one of this name may have been there before
+        self._restarts.pop(name, None)  # an earlier member may have had this name
         self._jobs.start(name, work)
 
     def knows(self, name: N) -> bool:
-        """Whether there is such a member, be it that it is just ending."""
+        """Whether a member of this name exists, even if it is just ending."""
         return name in self._members
 
     def ready(self, names: Iterable[N]) -> list[N]:
-        """Those among these that have registered."""
+        """Those of these members that have registered."""
         return [name for name in names if self._registry.host(name) is not None]
 
     def leaving(self, names: Iterable[N]) -> list[N]:
-        """Those among these that must be replaced, since their machine or executor will go."""
+        """Those of these members that must be replaced because their executors are being decommissioned."""
         known = list(names)
         going = self._jobs.leaving(known)
         return [name for name in known if name in going]
 
     def revive(self, names: Iterable[N]) -> None:
-        """Start the jobs of members again that have ended, without waiting for them."""
+        """Restart members whose jobs have ended, without waiting for them."""
         for name in names:
             if self._registry.host(name) is not None:
                 self._restarts.pop(name, None)
@@ -138,14 +137,14 @@ class TaskCrew(ABC, Generic[N, W]):
                     self._jobs.start(name, self._members[name])
 
     def _hurry(self, name: N) -> None:
-        """End the job of a member that was not tried again in all this time: another one is started."""
+        """Kill the job of a member that Spark has not restarted in time, so that a new one can start."""
         pid, since = self._gone.get(name, (0, float("inf")))
         if time.monotonic() - since > _TRIED_AGAIN * self._settings.host_lost_ms / 1000:
             del self._gone[name]
             self._jobs.give_up(name, pid)
 
     def wait_for(self, names: Sequence[N], enough: int) -> None:
-        """Wait until `enough` of these are ready; jobs that end meanwhile are started again."""
+        """Wait until `enough` of these members are ready. Jobs that end meanwhile are restarted."""
         try:
             self._wait_for(names, enough)
         finally:
@@ -162,21 +161,21 @@ class TaskCrew(ABC, Generic[N, W]):
             hopeless = [name for name in missing if not self._jobs.running(name)]
             if len(names) - len(hopeless) < enough:
                 raise HostLostError(
-                    f"{self.kind} {hopeless[0]} does not stay up: {self._jobs.failure(hopeless[0])}",
-                    hint=f"see the executor's log of the {self.kind}'s Spark job",
+                    f"{self.kind} {hopeless[0]} cannot start: {self._jobs.failure(hopeless[0])}",
+                    hint=f"read the executor's log of the {self.kind}'s Spark job",
                 )
             if missing and time.monotonic() > deadline:
                 raise HostLostError(
-                    f"{self.kind} {missing[0]} did not come up within "
+                    f"{self.kind} {missing[0]} did not start within "
                     f"{self._settings.host_start_ms} ms",
-                    hint=f"give the session more cores ({self.kind}s hold one each), or raise "
+                    hint=f"give the session more cores (each {self.kind} holds one), or raise "
                     "Settings.host_start_ms if executors start slowly",
                 )
             with self._registry.changed:
                 self._registry.changed.wait(0.1)
 
     def wait_shortly(self, names: Sequence[N], most_ms: float) -> None:
-        """Wait until these are ready, or so long; whoever is missing then comes later."""
+        """Wait until these members are ready, for `most_ms` milliseconds at most."""
         deadline = time.monotonic() + most_ms / 1000
         with self._registry.changed:
             while len(self.ready(names)) < len(names):
@@ -186,27 +185,27 @@ class TaskCrew(ABC, Generic[N, W]):
 
     @property
     def waiting(self) -> list[str]:
-        """What there is to tell of members that are waited for, or silent."""
-        told = []
+        """Status messages about members that the query waits for, or that do not respond."""
+        messages = []
         if (awaited := self._awaited) is not None:
             name, began = awaited
             seconds = time.monotonic() - began
-            told.append(f"waiting for {self.kind} {name} to come up ({seconds:.0f} s)")
+            messages.append(f"waiting for {self.kind} {name} to come up ({seconds:.0f} s)")
         for record, silent_ms in self._watch.silent.items():
             if silent_ms >= _WORTH_TELLING_MS:
-                told.append(f"{self.kind} {record.host} silent for {silent_ms / 1000:.0f} s")
-        return told
+                messages.append(f"{self.kind} {record.host} silent for {silent_ms / 1000:.0f} s")
+        return messages
 
-    # -- who is given up
+    # -- lost members
 
     @abstractmethod
     def _needed(self, name: N) -> bool:
-        """Whether the run under way cannot go on without this member."""
+        """Whether the current run needs this member."""
 
     def pulse(self, names: Iterable[N]) -> None:
-        """Ask these whether they are there, and give up whose process is gone; returns at once.
+        """Ping these members in the background, and give up those whose process is gone.
 
-        Silence says the same of a dead process, seconds later.
+        Missing heartbeats would show the same, but seconds later.
         """
         self._pings = {r: ping for r, ping in self._pings.items() if not ping.done()}
         for record in filter(None, (self._registry.host(name) for name in names)):
@@ -228,7 +227,7 @@ class TaskCrew(ABC, Generic[N, W]):
         self._give_up(record, f"it was silent for {silent_ms / 1000:.1f} s")
 
     def _give_up(self, record: HostRecord, why: str) -> None:
-        """Count on this incarnation no longer, say so once, and end it by force."""
+        """Give up this process of a member: log it once, end the run if it needs it, and kill the job."""
         if not self._registry.forget(record):
             return
         why = why.replace(f"no answer from {record.location}", "it does not answer")
@@ -245,11 +244,11 @@ class TaskCrew(ABC, Generic[N, W]):
         try:
             if self._needed(name):
                 self._registry.break_off(HostLostError(f"{record.title} is lost: {why}"))
-            if nobody_listens(record.location):  # Spark knows by now, and tries the task again
+            if nobody_listens(record.location):  # Spark has noticed, and restarts the task
                 self._gone[name] = (record.pid, time.monotonic())
             else:
                 self._jobs.give_up(record.host, record.pid)
-        except Exception as failed:  # the watch must go on for the others
+        except Exception as failed:  # the other members must still be watched
             _log.warning(
                 "The Spark job of %s could not be ended: %s",
                 record.title,
@@ -260,7 +259,7 @@ class TaskCrew(ABC, Generic[N, W]):
     # -- the end
 
     def stop(self) -> None:
-        """End every member and its Spark job. Nothing is left running."""
+        """End all members and their Spark jobs."""
         self._each(list(self._members), self._end)
         self._watch.stop()
         self._calls.shutdown()
@@ -280,18 +279,18 @@ class TaskCrew(ABC, Generic[N, W]):
     def _call(
         self, record: HostRecord, action: str, within_ms: int | None = None, **arguments: Any
     ) -> Any:
-        """Have a member do something. Nobody waits for one that is given up meanwhile: the thread that
-        asked it is left alone, and whatever comes of the call is not looked at."""
+        """Call an action of a member and return its reply. If the member is given up meanwhile, this raises
+        at once; the call's own thread is left to itself, and its result is ignored."""
         endpoint, most_ms = self._endpoints.at(record.location), self._settings.rpc_timeout_ms
         most_ms = most_ms if within_ms is None else min(most_ms, within_ms)
-        answer = in_own_thread(lambda: endpoint.call(action, most_ms, **arguments), "fleet-call")
-        wait_for((answer, self._registry.loss(record)), return_when=FIRST_COMPLETED)
-        if not answer.done():
-            raise HostLostError(f"{self.kind} {record.host} was given up", location=record.location)
-        return answer.result()
+        reply = in_own_thread(lambda: endpoint.call(action, most_ms, **arguments), "fleet-call")
+        wait_for((reply, self._registry.loss(record)), return_when=FIRST_COMPLETED)
+        if not reply.done():
+            raise HostLostError(f"{record.title} was given up", location=record.location)
+        return reply.result()
 
     def _each(self, names: list[N], work: Callable[[N], T]) -> list[T]:
-        """Do it for all at once; the first error is raised when all are done."""
+        """Call `work` for all names in parallel. Raises the first error once all calls have ended."""
         futures = [self._calls.submit(work, name) for name in names]
         outcomes = [(future.exception(), future) for future in futures]
         for error, _ in outcomes:

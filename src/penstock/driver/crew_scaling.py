@@ -1,4 +1,4 @@
-"""Couriers that come and go with the load: what they tell goes to the policy, what it plans to the crew."""
+"""Scaling of the couriers of a live flow with the load."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from penstock.wire.live import EpochPassed
 _log = logging.getLogger("penstock.live")
 
 LOOK_MS = 1_000.0
-"""Milliseconds that a look at couriers spans at least: shorter epochs say little."""
+"""Least time in milliseconds over which couriers are observed: shorter epochs say little."""
 
 
 class CrewScaling:
-    """Follows couriers by their checkpoints, and has the crew grow and shrink. Used by the query's thread.
+    """Observes couriers by their checkpoints, and scales their number. Used by the query's thread.
 
-    A courier that is added comes into a run when it is up; one that is to leave, and partitions that are to
-    move, wait for a renewal, which the runner does when `must_renew` says so.
+    A new courier joins a run once it is up. To remove a courier, or to move partitions, a new run must begin,
+    which the runner does if `must_renew` is true.
     """
 
     def __init__(
@@ -40,53 +40,53 @@ class CrewScaling:
         look_ms: float = LOOK_MS,
         dry_run: bool = False,
     ) -> None:
-        """If it is a `dry_run`, it only tells what it would do."""
+        """In a `dry_run`, plans are only reported to `tell` and not carried out."""
         self._dry_run = dry_run
         self._crew, self._limits, self._tell, self._look_ms = crew, limits, tell, look_ms
         self.loads: Mapping[Partition, float] = {}
-        """What each partition costs, as far as is known: runs deal partitions by it."""
+        """Load of each partition whose load is known, by which a run distributes partitions."""
         self._redeal = False
         self._looks: list[CrewLook] = []
         self._epochs: list[Underway] = []
-        """Epochs since the last look."""
+        """Epochs since the last observation."""
         self._warm = False
 
     def begun(self) -> None:
-        """A run begins: partitions are dealt by the newest loads, and what was seen before is over."""
+        """Reset for a new run, in which partitions are distributed by the newest loads."""
         self._redeal = self._warm = False
         self._looks, self._epochs = [], []
 
     @property
     def must_renew(self) -> bool:
-        """Whether partitions are to move, or a courier is to leave."""
+        """Whether a new run should begin, to move partitions or to remove a courier."""
         return self._redeal or self._crew.surplus
 
     def take_in(self, whole: Underway) -> None:
-        """A checkpoint is durable."""
+        """Take in a durable checkpoint, and scale the couriers if the load asks for it."""
         self._epochs.append(whole)
         if whole.sent_ms - self._epochs[0].began_ms < self._look_ms:
             return
         epochs, self._epochs = self._epochs, []
-        if not self._warm:  # streams have just been opened, and rows that had waited were read
+        if not self._warm:  # the first epochs of a run read rows that had waited
             self._warm = True
             return
         look = _look(epochs)
         kept_ms = look.time_ms - 2 * self._limits.calm_ms
-        self._looks = [*(one for one in self._looks if one.time_ms > kept_ms), look]
+        self._looks = [*(old for old in self._looks if old.time_ms > kept_ms), look]
         plan = planned(self._looks, self._limits)
         if plan is not None:
             self._carry_out(plan, whole)
 
     def _carry_out(self, plan: CrewPlan, whole: Underway) -> None:
         now, asked = whole.couriers, len(self._crew.names)
-        at = At("couriers", whole.sent_ms, whole.told.epoch)
+        at = At("couriers", whole.sent_ms, whole.message.epoch)
         if self._dry_run:
-            self._looks = []  # look again before it is told again
+            self._looks = []  # observe again before the next report
             self._tell(couriers_changed(at, asked, plan.couriers, plan.reason, dry_run=True))
             return
         self.loads = plan.loads
         if plan.couriers == asked != now:
-            return  # they were asked for, and are not up yet
+            return  # they were started, and are not up yet
         self._crew.start(plan.couriers)
         self._redeal = plan.couriers == now
         entry = couriers_changed(at, asked, plan.couriers, plan.reason)
@@ -104,7 +104,7 @@ class CrewScaling:
 
 
 def _look(epochs: Sequence[Underway]) -> CrewLook:
-    """What couriers told of epochs that follow one another."""
+    """One observation, from consecutive epochs."""
     took_ms = max(1.0, epochs[-1].sent_ms - epochs[0].began_ms)
     useful: dict[str, float] = {}
     for whole in epochs:
@@ -120,8 +120,8 @@ def _look(epochs: Sequence[Underway]) -> CrewLook:
 def _courier(passed: Sequence[EpochPassed], took_ms: float) -> CourierLook:
     last = passed[-1]
     rows = {(source, name): 0 for source, places in last.positions.items() for name in places}
-    for one in passed:
-        for source, read in one.rows.items():
+    for epoch in passed:
+        for source, read in epoch.rows.items():
             for name, count in read.items():
                 rows[source, name] += count
-    return CourierLook(sum(one.busy_ms for one in passed) / took_ms, rows, last.lag_ms)
+    return CourierLook(sum(epoch.busy_ms for epoch in passed) / took_ms, rows, last.lag_ms)

@@ -1,6 +1,6 @@
-"""The epoch protocol, from the driver's side: plan, write, seal, manifest; again if a host dies.
+"""The epoch protocol, from the driver's side: plan, write, seal, commit; run again if a host dies.
 
-Free of Spark: how the epoch's output is written comes in as a function.
+This module does not use Spark: the function that writes an epoch's output is a parameter.
 """
 
 from __future__ import annotations
@@ -39,16 +39,15 @@ from penstock.state.store.store import Store
 from penstock.wire.report import Seen, added, offloaded_by_segment
 
 Write = Callable[[EpochPlan], None]
-"""Run the epoch's couriers under this plan and put the output into the sink; raise if that fails."""
+"""Runs the epoch's couriers with this plan and writes their output to the sink; raises if that fails."""
 
 
 LateSink = Callable[[int, dict[tuple[str, int], pa.Table]], None]
-"""Takes an epoch and, by step and input, its rows that came behind the watermark, if any did, before
-the epoch is durable."""
+"""Takes an epoch's late rows by step and input, if there are any, before the epoch is durable."""
 
 
 class EpochRunner:
-    """Runs one epoch after another. Called by one thread: the query's."""
+    """Runs epochs one after another. Used by one thread: the query's."""
 
     def __init__(
         self,
@@ -65,9 +64,9 @@ class EpochRunner:
         late_sink: LateSink = lambda epoch, rows: None,
         keep_time: bool = False,
     ) -> None:
-        """With `keep_time`, for a sink that takes an epoch once and ignores what is written again, all
-        runs of an epoch go by one time of day, also after a crash: else a window that is due in the
-        second run only would never reach the sink."""
+        """With `keep_time` all runs of an epoch use the same time of day, even after a crash. A sink that
+        ignores the second write of an epoch needs that: a window that is due only in the second run would
+        never reach it."""
         self._flow, self._fleet, self._registry, self._store = flow, fleet, registry, store
         self._settings, self._clock_ms, self._steady_ms = settings, clock_ms, steady_ms
         self._relocation, self._control, self._bill = relocation, control, bill
@@ -76,10 +75,10 @@ class EpochRunner:
         self._stage = Awaiting()
 
     def run(self, epoch: int, partitions: int, write: Write, closing: int = 0) -> EpochProgress:
-        """Run an epoch to its manifest. When this returns, the epoch is in the sink and durable.
+        """Run an epoch until it is in the sink and durable.
 
-        `closing` is for the end of a bounded input, which takes an epoch for each step on a row's
-        way: in the n-th of them all steps close for good that rows reach as their n-th or before.
+        `closing` is for the end of a bounded input, which takes one epoch for each keyed step on a row's
+        path. In the n-th of these epochs, all steps at depth n or less close their windows.
         """
         self.begin(epoch)
         self._registry.recovery.begin(epoch)
@@ -105,12 +104,12 @@ class EpochRunner:
                 sealed = self._fleet.seal(plan)
                 break
             except Exception as failed:
-                told = self._registry.trouble() or failed
-                self._store.must_own()  # else whatever failed is the newer driver's doing
+                cause = self._registry.trouble() or failed
+                self._store.must_own()  # else a newer driver has caused the failure
                 self._waits(epoch, run, "hosts to go back")
                 self._fleet.judge(self._registry.complaints())
                 lost = self._fleet.roll_back(epoch - 1, run)
-                tries.again(epoch, failed, told, lost)
+                tries.again(epoch, failed, cause, lost)
                 self._registry.recovery.run_again(epoch)
             finally:
                 self._stage.goes_on()
@@ -154,22 +153,22 @@ class EpochRunner:
         )
 
     def next_epoch(self) -> int:
-        """The epoch after the newest one that is durable."""
+        """Number of the epoch after the newest durable one."""
         return self.versions.next_epoch()
 
     @property
     def seen(self) -> list[Seen]:
-        """What couriers of the run under way have told that they read."""
+        """Reports of the current run's couriers."""
         return self._registry.seen()
 
     @property
     def reported(self) -> int:
-        """Couriers of the run under way that have told what they read."""
+        """Number of couriers of the current run that have reported."""
         return len(self.seen)
 
     @property
     def waiting(self) -> str:
-        """What the epoch under way has been waiting for, if for long; else empty."""
+        """What the current epoch is waiting for, or "" if it has not waited long."""
         return str(self._stage)
 
     def _waits(self, epoch: int, run: int, what: str) -> None:
@@ -177,11 +176,11 @@ class EpochRunner:
 
     @property
     def upkeep_trouble(self) -> str:
-        """What of the store's upkeep failed the last time, and why; empty if nothing did."""
+        """Parts of the store's upkeep that failed the last time, with reasons; "" if none did."""
         return self.versions.upkeep.trouble
 
     def stop(self) -> None:
-        """No more epochs will come."""
+        """End control and upkeep, after the last epoch."""
         if self._control is not None:
             self._control.stop()
         self.versions.upkeep.stop()
@@ -193,14 +192,14 @@ class EpochRunner:
         newest = max(self._store.epochs(), default=-1)
         if newest > epoch:
             raise CheckpointError(
-                f"{self._store.uri} holds epoch {newest}, but Spark's log starts at epoch {epoch}",
+                f"{self._store.uri} has epoch {newest}, but Spark's log starts at epoch {epoch}",
                 hint="Spark's part of the checkpoint was removed or replaced: restore it, or start "
                 "from a new checkpoint folder",
             )
         self._relocation.begin(self.versions.take_up(epoch - 1))
 
     def _epoch_time(self, epoch: int) -> int:
-        """The time of day that an epoch goes by, in milliseconds."""
+        """The time of day of an epoch, in milliseconds since 1970."""
         if not self._keep_time:
             return self.versions.time.now_ms()
         begun = self._store.read_begun()
@@ -210,12 +209,12 @@ class EpochRunner:
         return begun["time_ms"]
 
     def _on_report(self, seen: list[Seen]) -> None:
-        """Couriers of the run have told what they read: control looks at it before the epoch is done."""
+        """Hand the couriers' reports to control, which examines them before the epoch is done."""
         if self._control is not None:
             self._control.reported(seen)
 
     def _settle(self, epoch: int, run: int) -> None:
-        """Have every slot owned by a host that is ready, and tell control of hosts that died."""
+        """Give every slot a ready owner, and report lost hosts to control."""
         try:
             self._relocation.settle(epoch - 1, epoch, run)
         finally:
@@ -266,7 +265,7 @@ class EpochRunner:
 
 
 def late_counts(seen: Sequence[Seen]) -> dict[str, int]:
-    """step -> rows that came too late for it."""
+    """Step -> number of its late rows."""
     counts: Counter[str] = Counter()
     for courier in seen:
         counts.update(dict(courier.late))

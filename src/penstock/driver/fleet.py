@@ -1,4 +1,4 @@
-"""All hosts of a flow: given slots, sealed together, rolled back."""
+"""All hosts of a flow: slots assigned, epochs sealed and rolled back."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from penstock.wire.access import Access
 from penstock.wire.flight import in_own_thread
 
 _CHOOSY_STARTS = 3
-"""Starts of a host, one after the other, in which it avoids machines that couriers could not reach."""
+"""Number of consecutive starts in which a host avoids machines where couriers could not reach it."""
 
 Pace = tuple[bool, float]
-"""Whether slots come whole, and how fast the rest of them is brought in the background, in MB/s."""
+"""Whether slots are moved whole, and the speed of background transfers in MB/s."""
 Owned = Mapping[HostId, frozenset[int]]
-"""host -> its slots; one that is not in it has none."""
+"""Host -> its slots. A host that is missing has none."""
 
 
 @dataclass(frozen=True)
 class SealedHost:
-    """One host's part of a sealed epoch."""
+    """One host's part of a sealed epoch: the files that it wrote, and its vitals."""
 
     host: str
     deltas: tuple[DeltaRef, ...]
-    """What changed, in the order in which it counts: of slots given away before of those owned."""
+    """Its changes, in the order to apply them: slots that it gave away come before those it owns."""
     vitals: HostVitals
 
 
 @dataclass(frozen=True)
-class _Told:
-    """What an incarnation of a host was last told."""
+class _Assigned:
+    """The last assignment of one process of a host."""
 
     record: HostRecord
     owned: frozenset[int]
@@ -53,11 +53,11 @@ class _Told:
 
 
 class Fleet(TaskCrew[HostId, KeyedStep]):
-    """The hosts of all keyed steps of one started flow. Beside what others may call of a crew, these may
+    """The hosts of all keyed steps of a started flow. In addition to those of `TaskCrew`, other threads may
     call `ask`, `owned`, `owned_by_step` and `memory`."""
 
     kind = "host"
-    inheritance = "Its slots go to others"
+    inheritance = "Its slots go to other hosts"
 
     def __init__(
         self,
@@ -69,22 +69,22 @@ class Fleet(TaskCrew[HostId, KeyedStep]):
     ) -> None:
         super().__init__(jobs, registry, access, settings, clock_ms)
         self._complaints = Complaints()
-        self._told: dict[HostId, _Told] = {}
+        self._assigned: dict[HostId, _Assigned] = {}
         self._joined: set[HostId] = set()
-        """Hosts that couriers of the live run under way may send to."""
+        """Hosts that have joined the current live run."""
         self._task_watch = SilenceWatch[tuple[int, int, int]](
             "task-watch", settings, clock_ms, registry.couriers, self._task_is_silent
         )
 
-    # -- which hosts there are
+    # -- hosts
 
     def add(self, name: HostId, work: KeyedStep) -> None:
         self._task_watch.begin()
         super().add(name, work)
 
     def remove(self, host: HostId) -> None:
-        """End a host that owns nothing, in the background."""
-        self._told.pop(host, None)
+        """End a host without slots, in the background."""
+        self._assigned.pop(host, None)
         self._joined.discard(host)
         self._registry.recovery.dismissed(f"host {host}")
 
@@ -95,7 +95,7 @@ class Fleet(TaskCrew[HostId, KeyedStep]):
         self._calls.submit(end)
 
     def restart(self, host: HostId) -> None:
-        """End a host in good order, between two epochs; it is started again when it is waited for."""
+        """End a host between two epochs. It is started again when it is next waited for."""
         self._end(host)
 
     def stop(self) -> None:
@@ -103,30 +103,30 @@ class Fleet(TaskCrew[HostId, KeyedStep]):
         super().stop()
 
     def lost(self) -> list[HostId]:
-        """Hosts that were told of their slots and are gone, or there again as another incarnation."""
-        gone = [h for h, told in self._told.items() if self._registry.host(h) != told.record]
+        """Hosts with an assignment that were lost, even if they are back as other processes."""
+        gone = [h for h, was in self._assigned.items() if self._registry.host(h) != was.record]
         for host in gone:
-            del self._told[host]
+            del self._assigned[host]
         return gone
 
-    # -- hosts that are given up
+    # -- lost hosts
 
     def judge(self, complaints: list[Complaint]) -> None:
-        """A run has failed, and its couriers complained of these hosts: give up whom they must do
-        without."""
+        """Take in the complaints of a failed run's couriers, and give up the hosts that they cannot
+        reach."""
         for host in self._complaints.judge(complaints):
             record = self._registry.host(host)
             if record is not None:
-                self._give_up(record, "couriers cannot reach it, though the driver does")
+                self._give_up(record, "couriers cannot reach it, although the driver can")
 
     def avoided(self, epoch: int) -> set[str]:
-        """Hosts that should have no slots in this epoch if others can have them."""
+        """Hosts that should get no slots in this epoch if other hosts can own them."""
         records = filter(None, map(self._registry.host, list(self._members)))
         return {r.host for r in records if self._complaints.avoids(r.host, r.place, epoch)}
 
     def places_to_avoid(self, host: str) -> frozenset[str]:
-        """Machines on which a host that is started now should not be. One that comes up nowhere else may
-        be there: a bad place is better than none."""
+        """Addresses of machines where a host should not start now. After some failed starts it may start
+        anywhere: a bad machine is better than none."""
         tried = self._restarts.get(HostId(host), 0)
         return self._complaints.places(host) if tried < _CHOOSY_STARTS else frozenset()
 
@@ -138,29 +138,28 @@ class Fleet(TaskCrew[HostId, KeyedStep]):
         self._registry.break_off(StaleRunError(why))
 
     def endpoints(self, hosts: tuple[HostId, ...]) -> tuple[str, ...]:
-        return tuple(self._told[host].record.location for host in hosts)
+        return tuple(self._assigned[host].record.location for host in hosts)
 
     def pids(self) -> dict[str, int]:
-        return {host: told.record.pid for host, told in dict(self._told).items()}
+        return {host: was.record.pid for host, was in dict(self._assigned).items()}
 
     # -- slots
 
     def owned(self, host: HostId) -> frozenset[int]:
-        """The slots that a host was last told it owns."""
-        told = self._told.get(host)
-        return frozenset() if told is None else told.owned
+        """The slots of a host by its last assignment."""
+        assigned = self._assigned.get(host)
+        return frozenset() if assigned is None else assigned.owned
 
     def owned_by_step(self, step: str) -> dict[HostId, frozenset[int]]:
-        """The slots of each host of a step that owns any."""
-        told = dict(self._told).items()
-        steps = dict(self._members)
-        return {h: t.owned for h, t in told if t.owned and h in steps and steps[h].id == step}
+        """Host -> slots, for the hosts of a step that own any."""
+        assigned, steps = dict(self._assigned).items(), dict(self._members)
+        return {h: a.owned for h, a in assigned if a.owned and h in steps and steps[h].id == step}
 
     def was_told(self, host: HostId, order: Assignment) -> bool:
-        """Whether a host was told just this."""
-        told = self._told.get(host)
+        """Whether a host has exactly this assignment."""
+        last = self._assigned.get(host)
         pace = (order.whole, order.trickle_mb_s)
-        return told is not None and (told.owned, told.pace) == (frozenset(order.owned), pace)
+        return last is not None and (last.owned, last.pace) == (frozenset(order.owned), pace)
 
     def assign(
         self,
@@ -168,9 +167,9 @@ class Fleet(TaskCrew[HostId, KeyedStep]):
         sources: dict[HostId, dict[int, HostId | None]],
         wait: bool,
     ) -> None:
-        """Tell hosts which slots they own from now on, and whom to ask for the new ones.
+        """Assign slots to hosts, with the hosts to fetch new slots from.
 
-        First everybody stops to own what goes, so that its copy is frozen before it is asked for.
+        All hosts give up slots first, so that copies are frozen before others fetch them.
         """
         leaving = {
             host: replace(order, owned=tuple(sorted(self.owned(host) & set(order.owned))))
@@ -193,11 +192,11 @@ class Fleet(TaskCrew[HostId, KeyedStep]):
         self._each(list(orders), arrive)
 
     def release(self, hosts: Iterable[HostId]) -> None:
-        """The copies of slots that these hosts gave away are not needed any more."""
-        self._each([h for h in hosts if h in self._told], self._release)
+        """Let these hosts drop their copies of slots that they gave away."""
+        self._each([h for h in hosts if h in self._assigned], self._release)
 
     def _release(self, host: HostId) -> None:
-        record = self._told[host].record
+        record = self._assigned[host].record
         try:
             self._call(record, "release")
         except PenstockError as failed:
@@ -206,65 +205,65 @@ class Fleet(TaskCrew[HostId, KeyedStep]):
     def _tell(self, host: HostId, order: Assignment, wait: bool) -> None:
         record = self._registry.host(host)
         if record is None:
-            raise HostLostError(f"host {host} is gone")
+            raise HostLostError(f"host {host} is lost")
         try:
             self._call(record, "assign", assignment=order, wait=wait)
         except PenstockError as failed:
             self._give_up(record, failed.message)
             raise
         pace = (order.whole, order.trickle_mb_s)
-        self._told[host] = _Told(record, frozenset(order.owned), pace)
+        self._assigned[host] = _Assigned(record, frozenset(order.owned), pace)
 
     def _location(self, host: HostId | None) -> str | None:
-        told = None if host is None else self._told.get(host)
-        return None if told is None else told.record.location
+        assigned = None if host is None else self._assigned.get(host)
+        return None if assigned is None else assigned.record.location
 
     # -- epochs
 
     def seal(self, plan: EpochPlan) -> list[SealedHost]:
-        """Make the epoch durable on every host. A lost host raises; what others sealed can go back."""
+        """Seal the epoch on every host. Raises if a host is lost; the others can still be rolled back."""
 
-        def one(host: HostId) -> SealedHost:
+        def seal(host: HostId) -> SealedHost:
             facts = self._order(
                 host, "seal", epoch=plan.epoch, run=plan.run, partitions=plan.partitions
             )
             return _sealed(host, facts)
 
-        return self._each([host for step in plan.steps for host in step.routes.hosts], one)
+        return self._each([host for step in plan.steps for host in step.routes.hosts], seal)
 
     def roll_back(self, version: int, run: int, owned: Owned | None = None) -> bool:
-        """Take hosts back to `version`: the run after it is given up. All that own slots; or, where slots
-        moved within the run, all of them, to the slots that they `owned` then.
+        """Roll hosts back to `version`, since the run after it has failed. Without `owned`, only hosts with
+        slots; with it, all hosts, which then own those slots again.
 
-        Those that cannot are taken for lost; returns whether any is.
+        A host that fails to roll back is given up. Returns whether any host was lost.
         """
 
-        def one(host: HostId) -> bool:
-            told = self._told[host]
-            if self._registry.host(host) != told.record:
+        def back(host: HostId) -> bool:
+            assigned = self._assigned[host]
+            if self._registry.host(host) != assigned.record:
                 return True
             try:
-                self._call(told.record, "rollback", version=version, run=run)
+                self._call(assigned.record, "rollback", version=version, run=run)
             except PenstockError as failed:
-                self._give_up(told.record, failed.message)
+                self._give_up(assigned.record, failed.message)
                 return True
             if owned is not None:
-                self._told[host] = replace(told, owned=owned.get(host, frozenset()))
+                self._assigned[host] = replace(assigned, owned=owned.get(host, frozenset()))
             return False
 
         self._joined.clear()
-        back = [host for host, told in self._told.items() if told.owned or owned is not None]
-        return any(self._each(back, one))
+        hosts = [host for host, was in self._assigned.items() if was.owned or owned is not None]
+        return any(self._each(hosts, back))
 
     # -- live runs
 
     def admit(self, hosts: Iterable[HostId], version: int) -> None:
-        """Tell hosts that have never been told of slots that they own none."""
-        fresh = [host for host in hosts if host not in self._told]
+        """Send an empty assignment to hosts that have none yet."""
+        fresh = [host for host in hosts if host not in self._assigned]
         self._each(fresh, lambda host: self._tell(host, Assignment(version, ()), wait=False))
 
     def join(self, hosts: Iterable[HostId], run: int, couriers: int, **facts: Any) -> None:
-        """Let hosts take the streams of so many couriers, in this run."""
+        """Have hosts accept the streams of this run's couriers. `couriers` is their number."""
         joining = [host for host in hosts if host not in self._joined]
         self._joined.update(joining)
         self._each(
@@ -272,14 +271,14 @@ class Fleet(TaskCrew[HostId, KeyedStep]):
         )
 
     def handed(self, source: HostId, target: HostId, slots: Iterable[int], pace: Pace) -> None:
-        """Slots change hands between two hosts, by what couriers tell them."""
+        """Note that slots move between two hosts, by a message in the couriers' streams."""
         moved = frozenset(slots)
-        gives, takes = self._told[source], self._told[target]
-        self._told[source] = replace(gives, owned=gives.owned - moved)
-        self._told[target] = replace(takes, owned=takes.owned | moved, pace=pace)
+        gives, takes = self._assigned[source], self._assigned[target]
+        self._assigned[source] = replace(gives, owned=gives.owned - moved)
+        self._assigned[target] = replace(takes, owned=takes.owned | moved, pace=pace)
 
     def sealing(self, host: HostId, epoch: int, run: int) -> Future[SealedHost]:
-        """Have a host tell when its part of a checkpoint is durable; returns at once."""
+        """Seal a host's part of a checkpoint in the background."""
 
         def seal() -> SealedHost:
             return _sealed(host, self._order(host, "seal", epoch=epoch, run=run, partitions=0))
@@ -287,22 +286,22 @@ class Fleet(TaskCrew[HostId, KeyedStep]):
         return in_own_thread(seal, "fleet-seal")
 
     def ask(self, host: HostId, action: str, **arguments: Any) -> Any:
-        """Ask a host for what it answers at once."""
+        """Call an action that a host answers at once."""
         return self._order(host, action, AT_ONCE_MS, **arguments)
 
     def memory(self) -> dict[str, int]:
-        """Resident bytes of each host's process."""
-        return {host: int(self._order(host, "memory")["rss"]) for host in list(self._told)}
+        """Resident memory of each host's process, in bytes."""
+        return {host: int(self._order(host, "memory")["rss"]) for host in list(self._assigned)}
 
     # -- calls
 
     def _order(
         self, host: HostId, action: str, within_ms: int | None = None, **arguments: Any
     ) -> Any:
-        told = self._told.get(host)
-        if told is None:
-            raise HostLostError(f"host {host} is gone")
-        return self._call(told.record, action, within_ms, **arguments)
+        assigned = self._assigned.get(host)
+        if assigned is None:
+            raise HostLostError(f"host {host} is lost")
+        return self._call(assigned.record, action, within_ms, **arguments)
 
 
 def _sealed(host: HostId, facts: dict[str, Any]) -> SealedHost:

@@ -1,10 +1,10 @@
-"""Keeps in the checkpoint what control decided, and what it was told, without anybody waiting for it.
+"""Writes control's journal and events to the checkpoint, in the background.
 
     <root>/journal/<time>-<number>.jsonl          entries of the journal
-    <root>/events/<start>/<number>.jsonl-gz       what the control machine was made from, and its events
+    <root>/events/<start>/<number>.jsonl-gz       parameters of the control machine, and its events
 
-A name that ends in .gz would be packed once more by some file systems. What a store does not take is not
-worth stopping a query for: it is left out.
+Some file systems would compress a name that ends in .gz once more. If the store fails, entries are dropped:
+they are not worth stopping a query for.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from penstock.errors import PenstockError
 from penstock.state.store.store import Store
 
 _KEPT = 10_000
-"""Files of the journal that stay; a treatment makes one to three."""
+"""Number of journal files to keep. A treatment makes one to three."""
 _STARTS_KEPT = 5
-"""Starts whose events stay."""
+"""Number of starts whose events are kept."""
 _MOST_BYTES = 512 * 2**20
-"""Bytes of the events of one start: what comes after that is not recorded."""
+"""Most bytes of events to record for one start."""
 _MANY, _LONG_S = 500, 10.0
-"""Events are written when there are so many of them, or the oldest waits for so long."""
+"""Number of events, and seconds, after which events are written to a file."""
 
 T = TypeVar("T")
 
 
 class _Writer(Generic[T]):
-    """Hands what comes to a thread of its own. What comes while that writes goes into the next file."""
+    """Writes items to files in its own thread. Items that come while it writes go to the next file."""
 
     def __init__(self, store: Store, name: str) -> None:
         self._store = store
@@ -46,48 +46,48 @@ class _Writer(Generic[T]):
         self._lock = threading.Lock()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=name)
 
-    def __call__(self, told: T) -> None:
+    def __call__(self, item: T) -> None:
         with self._lock:
-            self._waiting.append(told)
+            self._waiting.append(item)
             if self._due():
                 self._writer.submit(self._write)
 
     def _due(self) -> bool:
-        """Whether it is time to write."""
+        """Whether to write the waiting items now."""
         return len(self._waiting) == 1
 
     def _write(self) -> None:
         with self._lock:
-            told, self._waiting = self._waiting, []
-        if told:
+            items, self._waiting = self._waiting, []
+        if items:
             with suppress(PenstockError, OSError):
-                self._keep(next(self._numbers), told)
+                self._keep(next(self._numbers), items)
 
-    def _keep(self, number: int, told: list[T]) -> None:
+    def _keep(self, number: int, items: list[T]) -> None:
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Write what is left."""
+        """Write the remaining items, and end the thread."""
         self._writer.submit(self._write)
         self._writer.shutdown()
 
 
 class JournalWriter(_Writer[Entry]):
-    """A sink of journal entries."""
+    """Writes journal entries."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store, "journal")
 
-    def _keep(self, number: int, told: list[Entry]) -> None:
-        name = f"{told[0].time_ms:016.0f}-{number:06d}"
-        self._store.write_journal(name, told)
+    def _keep(self, number: int, items: list[Entry]) -> None:
+        name = f"{items[0].time_ms:016.0f}-{number:06d}"
+        self._store.write_journal(name, items)
         if number % 100 == 0:
             for old in self._store.journal_files()[:-_KEPT]:
                 self._store.files.remove(old)
 
 
 class EventWriter(_Writer[Opening | Event]):
-    """Records what the control machine of one start is told; the first that comes is its opening."""
+    """Records the events of the control machine of one start. The first item must be its opening."""
 
     def __init__(self, store: Store, clock_s: Callable[[], float] = time.monotonic) -> None:
         super().__init__(store, "events")
@@ -101,18 +101,18 @@ class EventWriter(_Writer[Opening | Event]):
             self._written_s = self._clock_s()
         return due
 
-    def _keep(self, number: int, told: list[Opening | Event]) -> None:
-        if isinstance(told[0], Opening):
-            self._folder = f"events/{told[0].started_ms:016.0f}"
+    def _keep(self, number: int, items: list[Opening | Event]) -> None:
+        if isinstance(items[0], Opening):
+            self._folder = f"events/{items[0].started_ms:016.0f}"
             self._forget_old()
         if self._bytes < _MOST_BYTES:
-            lines = [opening_line(t) if isinstance(t, Opening) else event_line(t) for t in told]
+            lines = [opening_line(i) if isinstance(i, Opening) else event_line(i) for i in items]
             data = gzip.compress(b"\n".join([*lines, b""]), compresslevel=4)
             self._store.files.write(f"{self._folder}/{number:06d}.jsonl-gz", data, durable=False)
             self._bytes += len(data)
 
     def _forget_old(self) -> None:
-        files = [found.name for found in self._store.files.below("events")]
+        files = [file.name for file in self._store.files.below("events")]
         starts = sorted({name.split("/")[1] for name in files})
         for name in files:
             if name.split("/")[1] in starts[: 1 - _STARTS_KEPT]:

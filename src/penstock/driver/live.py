@@ -1,15 +1,15 @@
-"""A live flow, from the driver's side: runs of lasting streams, checkpoints in them, manifests behind those.
+"""A live flow, from the driver's side: runs of long-lived streams, with checkpoints and manifests.
 
 A run is the time from one start, or recovery, of the flow's couriers to the next:
 
-    begin ──► flowing ──────────────► over: the input has ended, or the query is to stop
-      ▲          │  └── last checkpoint: a new run without anything undone
-      └── back ◄─┴── anything is lost: hosts go back to the newest manifest, sources with them
+    begin ──► flowing ──────────────► over: the input has ended, or the query stops
+      ▲          │  └── last checkpoint: a new run begins, and nothing is undone
+      └── back ◄─┴── something is lost: hosts and sources go back to the newest manifest
 
-While it flows nothing waits for anything: checkpoints are told to couriers and complete when hosts and
-couriers have told of them, slots change hands by messages that couriers put between their rows.
+Nothing blocks while rows flow. A checkpoint is a message to the couriers, and is complete when all hosts and
+couriers have reported it. Slots move by messages that couriers put between their rows.
 
-Free of Spark: where hosts and couriers run comes in with the fleet and the crew.
+This module does not use Spark: the fleet and the crew know where hosts and couriers run.
 """
 
 from __future__ import annotations
@@ -59,33 +59,33 @@ from penstock.wire.report import Seen, added, offloaded_by_segment
 Outcome = Literal["stopped", "finished"]
 
 _LOOK_MS = 50
-"""Milliseconds between looks at what is to move, and whether all are there."""
+"""Milliseconds between checks for slots to move."""
 _RUNS_TOLD = 8
-"""Earlier runs that rows tell of at most."""
+"""Most earlier runs whose start is known to couriers."""
 _PULSE_MS = 200
-"""Milliseconds between questions to hosts and couriers whether they are there."""
+"""Milliseconds between pings of hosts and couriers."""
 _UNDERWAY = 4
-"""Checkpoints that may be under way; the next one is put off while there are so many."""
+"""Most checkpoints in progress at a time; the next one is delayed while there are as many."""
 _MOST_LATE = 4
-"""Checkpoint intervals by which a checkpoint is put off at most while rows wait for hosts."""
+"""Most checkpoint intervals by which a checkpoint is delayed while rows wait for hosts."""
 _LAST_MS = 10_000
-"""Milliseconds that the last checkpoint of a query that is to stop may take."""
+"""Most milliseconds for the last checkpoint of a query that is stopping."""
 
 
 @dataclass(frozen=True)
 class BrokenOff:
-    """A run cannot go on."""
+    """A run that cannot continue."""
 
     run: int
 
 
-Told = BrokenOff | EpochPassed | CourierCounts | HostSealed
-"""What other threads tell the query's."""
-Inbox = queue.SimpleQueue[Told]
+Report = BrokenOff | EpochPassed | CourierCounts | HostSealed
+"""Reports from other threads to the query's thread."""
+Inbox = queue.SimpleQueue[Report]
 
 
 class LiveRunner:
-    """Runs a live flow until it is stopped or its input has ended. Called by one thread: the query's."""
+    """Runs a live flow until it is stopped or its input has ended. Used by one thread: the query's."""
 
     def __init__(
         self,
@@ -111,9 +111,9 @@ class LiveRunner:
         clock_ms: Callable[[], float] = wall_ms,
         steady_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
-        """`rewind` has the sink take back what it was given since a version, where it can. One that `keeps`
-        rows until they are durable delivers then what couriers have not. `scaling` lets couriers follow the
-        load, `control` hosts."""
+        """`rewind` makes the sink undo its writes since a version, if it can. A sink that `keeps` rows until
+        they are durable delivers the undelivered ones then. `scaling` scales couriers with the load, and
+        `control` scales hosts."""
         self._flow, self._settings = flow, settings
         self._fleet, self._couriers, self._relocation = fleet, couriers, relocation
         self._registry, self._store, self._inbox = registry, store, inbox
@@ -124,9 +124,10 @@ class LiveRunner:
         self.versions = Versions(flow, fleet, store, settings, clock_ms, steady_ms, live=True)
         self._positions = SourcePositions(sources, store, settings.live_partitions_ms)
         self._runs: tuple[tuple[int, int], ...] = ()
-        """When runs began and with which epoch, newest first; without those that a later one goes before."""
+        """Start time in milliseconds and first epoch of each run, newest first, without those that were
+        undone."""
         self._marks: Mapping[str, SlotsMark] | None = None
-        """Where slots are at the newest version; None while hosts are being told of their slots."""
+        """Owners of all slots at the newest version; None while slots are being assigned."""
         self._run = -1
         self._tries = self._new_tries()
         self._stage = Awaiting()
@@ -134,31 +135,31 @@ class LiveRunner:
             flow, fleet, couriers, relocation, self.versions, clock_ms, inbox.put
         )
         self._awaited = -1
-        """The epoch whose checkpoint is waited for."""
+        """Epoch of the oldest checkpoint in progress; -1 if there is none."""
         self._control, self._counts = control, LiveCounts(flow.keyed)
         self._guided = b""
-        """What couriers were last told to do with rows."""
+        """Last instructions sent to couriers, encoded."""
 
-    # -- from outside
+    # -- for users
 
     @property
     def waiting(self) -> str:
-        """What has been waited for, if for long; else empty."""
+        """What the flow is waiting for, or "" if it has not waited long."""
         return str(self._stage)
 
     @property
     def upkeep_trouble(self) -> str:
-        """What of the store's upkeep failed the last time, and why; empty if nothing did."""
+        """Parts of the store's upkeep that failed the last time, with reasons; "" if none did."""
         return self.versions.upkeep.trouble
 
     def stop(self) -> None:
-        """Nothing more will be committed."""
+        """End upkeep and control, after the last commit."""
         self.versions.upkeep.stop()
         if self._control is not None:
             self._control.stop()
 
     def run(self, stopping: threading.Event) -> Outcome:
-        """Run until `stopping` is set, after a last checkpoint, or until all input has ended."""
+        """Run until all input has ended, or until `stopping` is set; then take a last checkpoint."""
         self._take_up()
         while True:
             try:
@@ -175,17 +176,17 @@ class LiveRunner:
                 if stopping.is_set():
                     return "stopped"
 
-    # -- where it begins
+    # -- start
 
     def _take_up(self) -> None:
-        """Go on from the newest manifest."""
+        """Continue from the newest sound manifest."""
         manifest = self.versions.take_up(self._sound_version())
         self._relocation.begin(manifest)
         self._positions.take_up(manifest)
         self._runs = tuple((manifest and manifest.runs) or ())
 
     def _sound_version(self) -> int:
-        """The newest version, or the one before it if that is damaged."""
+        """The newest version, or the one before it if the newest is damaged."""
         newest = max(self._store.epochs(), default=-1)
         if newest < 0 or not (wrong := self._store.damage(newest)):
             return newest
@@ -196,10 +197,10 @@ class LiveRunner:
             )
         return newest - 1
 
-    # -- a run begins and ends
+    # -- runs
 
     def _begin(self) -> LiveRun:
-        """Have every slot owned and every partition read, and let rows flow."""
+        """Begin a run: give every slot an owner and every partition a courier."""
         version, first = self._version, self._run < 0
         self._run += 1
         self._registry.must_be_served()
@@ -229,13 +230,13 @@ class LiveRunner:
         return run
 
     def _tell_losses(self, epoch: int) -> None:
-        """Let control know of hosts that died, or were replaced."""
+        """Report lost and replaced hosts to control."""
         lost, leaving = self._relocation.take_lost(), self._relocation.take_leaving()
         if self._control is not None:
             self._control.lost_and_leaving(lost, leaving, epoch)
 
     def _orders(self, run: LiveRun) -> list[LiveOrder]:
-        """What each courier is to do in this run."""
+        """The order for each courier of this run."""
         steps, now_ms = run.steps(), self.versions.time.now_ms()
         known = watermarks.known_rows(self.versions.event_times)
         earlier = [(began, first) for began, first in self._runs if first < run.epoch]
@@ -249,9 +250,9 @@ class LiveRunner:
         ]
 
     def _roll_back(self) -> bool:
-        """Take hosts and slots to the newest version; returns whether a host was lost."""
+        """Roll hosts and slots back to the newest version. Returns whether a host was lost."""
         if self._marks is None:
-            # No rows have flowed since some slots changed hands: those stay, and the rest follows.
+            # No rows have flowed since the slots moved, so they can stay where they are.
             return self._fleet.roll_back(self._version, self._run)
         owned = {
             HostId(host): frozenset(mark.routes.slots_of(number).tolist())
@@ -263,21 +264,21 @@ class LiveRunner:
         return lost
 
     def _recover(self, failed: Exception) -> None:
-        """End a run that has failed, and go back; raises what the next one would fail of, too."""
-        told = self._registry.trouble() or failed
-        self._store.must_own()  # else whatever failed is the newer driver's doing
+        """End a failed run and roll back. Raises if the next run would fail for the same reason."""
+        cause = self._registry.trouble() or failed
+        self._store.must_own()  # else a newer driver has caused the failure
         self._waits("couriers and hosts to go back")
         lost = self._couriers.missing
         self._couriers.halt(self._run)
         self._fleet.judge(self._registry.complaints())
         lost = self._roll_back() or lost
-        self._tries.again(self._version + 1, failed, told, lost)
+        self._tries.again(self._version + 1, failed, cause, lost)
         self._registry.recovery.run_again(self._version + 1)
 
-    # -- while it flows
+    # -- while rows flow
 
     def _flow_on(self, run: LiveRun, stopping: threading.Event) -> Outcome | None:
-        """Commit one checkpoint after the other; None: this run is over, and another one is to begin."""
+        """Commit checkpoints until the flow ends. Returns None if another run should begin."""
         now = self._steady_ms()
         due, pulse_due, last_by = now + self._checkpoint_ms, now, float("inf")
         delta_ms = float("inf") if self._control is None else self._control.delta_ms
@@ -289,7 +290,7 @@ class LiveRunner:
                 self._commit(run, whole)
                 if whole.ended and (whole.closed or not self._close):
                     return "finished"
-                if whole.told.last:
+                if whole.message.last:
                     return "stopped" if stopping.is_set() else None
                 if whole.ended and not run.closing and not run.ending:
                     run.closing = True
@@ -299,7 +300,7 @@ class LiveRunner:
                 self._pulse(run)
             if run.ending:
                 if now > last_by and stopping.is_set():
-                    raise HostLostError("the last checkpoint does not come through")
+                    raise HostLostError(f"the last checkpoint took more than {_LAST_MS} ms")
                 continue
             if self._control is not None and now >= look_due:
                 look_due = max(look_due + delta_ms, now)
@@ -315,44 +316,44 @@ class LiveRunner:
                 run.checkpoint(last)
 
     def _put_off(self, late_ms: float) -> bool:
-        """Whether a checkpoint should come later. It takes all rows before it along, so that those which wait
-        for a host could no longer go to another one."""
+        """Whether to delay a checkpoint that is `late_ms` late. Rows before a checkpoint stay with their
+        host, so rows that wait for a busy one could no longer move to another."""
         waited_ms = self._counts.waiting_ms
         return waited_ms > self._checkpoint_ms / 2 and late_ms < _MOST_LATE * self._checkpoint_ms
 
     def _take_in(self, run: LiveRun, most_ms: float) -> None:
-        """Note what others tell; waits for the first of it."""
+        """Take in all reports from the inbox, waiting up to `most_ms` milliseconds for the first one."""
         try:
-            told = self._inbox.get(timeout=most_ms / 1000)
+            report = self._inbox.get(timeout=most_ms / 1000)
             while True:
-                self._note(run, told)
-                told = self._inbox.get_nowait()
+                self._note(run, report)
+                report = self._inbox.get_nowait()
         except queue.Empty:
             return
 
     def _guide(self, run: LiveRun, guides: Guides) -> None:
-        """Let couriers know what to do with rows, if that is news."""
-        told = codec.encode(guides)
-        if told != self._guided:
-            self._guided = told
+        """Send instructions to couriers, if they have changed."""
+        encoded = codec.encode(guides)
+        if encoded != self._guided:
+            self._guided = encoded
             self._couriers.guide(run.number, guides)
 
-    def _note(self, run: LiveRun, told: Told) -> None:
-        if told.run != run.number:
+    def _note(self, run: LiveRun, report: Report) -> None:
+        if report.run != run.number:
             return
-        match told:
+        match report:
             case CourierCounts():
-                self._counts.note(told, self._clock_ms())
+                self._counts.note(report, self._clock_ms())
             case EpochPassed():
-                run.checkpoints.passed(told, self._clock_ms())
+                run.checkpoints.passed(report, self._clock_ms())
             case HostSealed(host=SealedHost() as host):
-                run.checkpoints.seal(told.epoch, host)
+                run.checkpoints.seal(report.epoch, host)
             case _:
-                failed = told.failed if isinstance(told, HostSealed) else None
+                failed = report.failed if isinstance(report, HostSealed) else None
                 raise failed or self._registry.trouble() or HostLostError("the run was broken off")
 
     def _pulse(self, run: LiveRun) -> None:
-        """Notice who died, without waiting for anybody."""
+        """Look for lost members and new partitions, without blocking."""
         self._fleet.pulse(run.hosts)
         if not self._flow.one_host and not run.closing:
             self._relocation.replace_leaving()
@@ -367,44 +368,44 @@ class LiveRunner:
         self._couriers.revive(self._couriers.names)
 
     def _await_checkpoint(self, oldest: Underway | None) -> None:
-        """Tell users of a checkpoint that takes long, as it does when a sink is away; give up in the end."""
+        """Report a checkpoint that takes long, as when a sink does not respond. Raises after a timeout."""
         most_ms = self._settings.rpc_timeout_ms
         if oldest is None:
             self._awaited = -1
             self._stage.goes_on()
             return
         if self._clock_ms() - oldest.sent_ms > most_ms:
-            raise HostLostError(f"a checkpoint is under way for {most_ms} ms")
-        if self._awaited != oldest.told.epoch:
-            self._awaited = oldest.told.epoch
+            raise HostLostError(f"a checkpoint took more than {most_ms} ms")
+        if self._awaited != oldest.message.epoch:
+            self._awaited = oldest.message.epoch
             self._stage.waits(
                 f"epoch {self._awaited}: waiting for hosts and the sink to make it durable"
             )
 
     def _must_renew(self) -> bool:
-        """Whether another run should begin in good order: nobody else stops rows while slots move by
-        "pause", gives partitions that are new to a courier, or has them go from one courier to another."""
+        """Whether a new run should begin. Only that stops rows for the migration "pause", assigns new
+        partitions to couriers, and moves partitions between them."""
         pauses = self._relocation.migration.kind == "pause"
         moves = pauses and self._relocation.could_move(self._version)
         scales = self._scaling is not None and self._scaling.must_renew
         return moves or scales or self._couriers.idle or self._positions.grown
 
-    # -- what is durable
+    # -- commits
 
     def _commit(self, run: LiveRun, whole: Underway) -> None:
-        """Make an epoch durable, and do what had to wait for that."""
-        epoch, marks = whole.told.epoch, whole.marks
+        """Make an epoch durable, and do what follows from that."""
+        epoch, marks = whole.message.epoch, whole.marks
         where = {"epoch": epoch, "run": self._run}
         point("driver.sealed", **where)
         passed = [whole.passed[number] for number in sorted(whole.passed)]
         sealed = [whole.sealed[host] for host in sorted(whole.sealed)]
-        seen = [codec.from_plain(one.seen, Seen) for one in passed]
-        asides = [codec.from_plain(one.aside, Aside) for one in passed if one.aside is not None]
+        seen = [codec.from_plain(report.seen, Seen) for report in passed]
+        asides = [codec.from_plain(r.aside, Aside) for r in passed if r.aside is not None]
         dead = [letter for aside in asides for letter in aside.dead]
         if late := late_tables(asides):
             self._late_sink(epoch, late)
-        for one in passed:
-            self._positions.go_on(one)
+        for report in passed:
+            self._positions.advance(report)
         self.versions.commit(
             epoch,
             self._run,
@@ -466,8 +467,8 @@ class LiveRunner:
 
 
 def _in_order(sealed: Iterable[SealedHost], marks: Mapping[str, SlotsMark]) -> list[DeltaRef]:
-    """The deltas of an epoch, those of slots that were given away in it first: their new owners have changed
-    the same entries since."""
+    """The deltas of an epoch. Those of slots that moved in it come first, since the new owners have changed
+    the same entries later."""
     deltas = [ref for host in sealed for ref in host.deltas if ref.rows]
 
     def is_own(ref: DeltaRef) -> bool:

@@ -1,4 +1,4 @@
-"""One run of a live flow, from the driver's side: its hosts, and the messages that couriers are told."""
+"""One run of a live flow, from the driver's side: its hosts, and its messages to couriers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from penstock.wire.live import (
 
 @dataclass(frozen=True)
 class HostSealed:
-    """A host has told of its part of a checkpoint, or could not."""
+    """A host's report that its part of a checkpoint is sealed, or has failed."""
 
     run: int
     epoch: int
@@ -40,7 +40,7 @@ class HostSealed:
 
 @dataclass(frozen=True)
 class RunParts:
-    """What a run is made of."""
+    """The parts that all runs of a flow share."""
 
     flow: FlowPlan
     fleet: Fleet
@@ -49,28 +49,28 @@ class RunParts:
     versions: Versions
     clock_ms: Callable[[], float]
     on_sealed: Callable[[HostSealed], None]
-    """Called by other threads."""
+    """Called with the report of each host, by other threads."""
 
 
 class LiveRun:
-    """What changes in a run while it flows. Used by one thread."""
+    """The changing state of one run. Used by one thread."""
 
     def __init__(self, number: int, couriers: int, parts: RunParts) -> None:
         self.number, self.couriers, self._parts = number, couriers, parts
         self._relocation, self._fleet = parts.relocation, parts.fleet
         self.hosts: dict[HostId, str] = {}
-        """Hosts that wait for streams of this run, and the steps that they serve."""
+        """Hosts that have joined this run -> their steps."""
         self._reached: set[HostId] = set()
-        """Hosts among them that couriers were told of."""
+        """Those of them that couriers know."""
         self._parted: dict[HostId, int] = {}
-        """Hosts that couriers were told to leave, and the message that said so."""
+        """Hosts that couriers should disconnect from -> number of the message that said so."""
         self._numbers = count()
         self.checkpoints = Checkpoints()
         self.epoch = self._version + 1
-        """The epoch that rows belong to which are read now."""
+        """Epoch of the rows that are read now."""
         self._began_ms = parts.clock_ms()
         self.ending = self.closing = False
-        """Whether the run's last checkpoint was told; whether couriers were told that windows close."""
+        """Whether the last checkpoint was sent (`ending`), and whether windows are closing (`closing`)."""
         self._admit()
         self._reached.update(self.hosts)
 
@@ -81,7 +81,7 @@ class LiveRun:
         return newest
 
     def steps(self) -> tuple[LiveStep, ...]:
-        """Where the keyed steps are, as couriers are told when they begin."""
+        """Routes and hosts of the keyed steps, for the couriers' orders."""
         return tuple(
             LiveStep(
                 step.id,
@@ -97,7 +97,7 @@ class LiveRun:
         return location
 
     def _admit(self) -> None:
-        """Let hosts into the run that are ready and not in it."""
+        """Have all ready hosts join the run."""
         versions = self._parts.versions
         for step in self._parts.flow.keyed:
             wanted = [*self._relocation.hosts(step.id), *self._relocation.leaving(step.id)]
@@ -119,16 +119,16 @@ class LiveRun:
         point("driver.told", epoch=self.epoch, run=self.number)
 
     def checkpoint(self, last: bool) -> None:
-        """Tell couriers that an epoch ends here, and have its hosts tell when they have written it."""
+        """End the epoch: send a checkpoint message to couriers, and seal it on all hosts."""
         hosts = [host for host in self._reached if host not in self._parted]
         epoch, run, now_ms = self.epoch, self.number, self._parts.clock_ms()
-        told = CheckpointMessage(next(self._numbers), epoch, self._version, last, self.closing)
+        message = CheckpointMessage(next(self._numbers), epoch, self._version, last, self.closing)
         marks = self._relocation.mark()
         self.checkpoints.begin(
-            Underway(told, frozenset(hosts), self.couriers, marks, self._began_ms, now_ms)
+            Underway(message, frozenset(hosts), self.couriers, marks, self._began_ms, now_ms)
         )
         self.epoch, self._began_ms, self.ending = epoch + 1, now_ms, last
-        self._tell(checkpoint=told)
+        self._tell(checkpoint=message)
         for host in hosts:
             sealing = self._fleet.sealing(host, epoch, run)
 
@@ -140,7 +140,7 @@ class LiveRun:
             sealing.add_done_callback(done)
 
     def move(self) -> None:
-        """Let slots change hands that are to, and whose new hosts are there."""
+        """Move pending slots whose new hosts are ready."""
         self._admit()
         if not self._relocation.pending or self._relocation.migration.kind == "pause":
             return
@@ -155,19 +155,19 @@ class LiveRun:
         migration, leaving = self._relocation.migration, self._relocation.leaving(step)
         trickle = migration.trickle_mb_s
         if not migration.whole and any(h.source in leaving for h in handovers):
-            trickle = max(trickle, TRICKLE_MB_S)  # a host that is to end is not left for ever
+            trickle = max(trickle, TRICKLE_MB_S)  # a leaving host must become empty some time
         pace = (migration.whole, trickle)
         handings = []
-        for one in handovers:
-            assert one.source is not None
-            self._reached.add(one.target)
-            self._fleet.handed(one.source, one.target, one.slots, pace)
-            places = (one.source, self._at(one.source), one.target, self._at(one.target))
-            handings.append(Handing(one.slots, *places))
+        for handover in handovers:
+            source, target, slots = handover.source, handover.target, handover.slots
+            assert source is not None
+            self._reached.add(target)
+            self._fleet.handed(source, target, slots, pace)
+            handings.append(Handing(slots, source, self._at(source), target, self._at(target)))
         self._tell(reroute=Reroute(next(self._numbers), step, tuple(handings), *pace))
 
     def part(self) -> None:
-        """Let couriers leave hosts that are not needed any more."""
+        """Have couriers disconnect from hosts that are no longer needed."""
         for step, host in self._relocation.retired():
             if host not in self._reached:
                 self.hosts.pop(host, None)
@@ -177,19 +177,19 @@ class LiveRun:
                 self._tell(part=Part(number, step, host))
 
     def committed(self, whole: Underway) -> None:
-        """End hosts that all couriers have left: they have passed a later message."""
-        for host in [h for h, number in self._parted.items() if number < whole.told.number]:
+        """End hosts that all couriers have disconnected from, as a later message has passed them."""
+        for host in [h for h, number in self._parted.items() if number < whole.message.number]:
             self._relocation.end(self.hosts.pop(host), host)
             self._reached.discard(host)
             del self._parted[host]
 
     def fired(self, sealed: Sequence[SealedHost]) -> dict[str, int | None]:
-        """How far each step has come: as far as the last of its hosts, and never back."""
+        """Watermark of each step in milliseconds: the lowest of its hosts', and never lower than before."""
         fired = dict(self._parts.versions.watermarks)
         for step, before in fired.items():
             of_step = (one.vitals for one in sealed if self.hosts.get(HostId(one.host)) == step)
-            told = [vitals.watermark_ms for vitals in of_step]
-            known = [watermark for watermark in told if watermark is not None]
-            if known and len(known) == len(told):
+            reported = [vitals.watermark_ms for vitals in of_step]
+            known = [watermark for watermark in reported if watermark is not None]
+            if known and len(known) == len(reported):
                 fired[step] = max(min(known), min(known) if before is None else before)
         return fired

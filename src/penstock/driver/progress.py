@@ -1,4 +1,4 @@
-"""What is known of an epoch when it is over."""
+"""The progress report of an epoch."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from penstock.wire.report import OffloadCounts, Seen
 
 @dataclass(frozen=True)
 class Latency:
-    """From a row's arrival until its epoch's output is in the sink, or in a live flow until its own is, in
-    milliseconds."""
+    """Latency in milliseconds: from a row's arrival until its epoch's output is in the sink. In a live flow,
+    until the row's own output is."""
 
     mean_ms: float
     p50_ms: float
@@ -26,59 +26,71 @@ class Latency:
 
 @dataclass(frozen=True)
 class HostProgress:
-    """One host in one epoch."""
+    """Work of one host in one epoch."""
 
     host: str
     entries: int
+    """Number of entries in its state."""
     state_bytes: int
+    """Size of its state in memory, in bytes."""
     rows: int
+    """Number of records that it processed."""
     useful_ms: float
+    """Milliseconds that it worked on them."""
 
 
 @dataclass(frozen=True)
 class CourierProgress:
-    """One courier in one epoch: what it did itself in stateless steps that burst workers can help."""
+    """Work of one courier in one epoch, in stateless steps that burst workers can help."""
 
     courier: str
-    """The segment that the steps are in, and the partition."""
+    """Segment of the steps, and number of the partition: "map-1/0"."""
     rows: int
+    """Number of rows that the courier processed itself."""
     useful_ms: float
+    """Milliseconds that it worked on them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MigrationProgress(MovedState):
-    """What changed hands before an epoch, and what it cost in the epoch, over all hosts."""
+    """Slots that moved before an epoch, and the cost of that in the epoch, over all hosts."""
 
     handovers: tuple[Handover, ...] = ()
 
 
 @dataclass(frozen=True)
 class EpochProgress:
-    """One epoch, as `query.progress` tells it."""
+    """One epoch, as `query.progress` shows it."""
 
     epoch: int
     runs: int
-    """1, unless hosts died under it."""
+    """Number of runs: 1, unless hosts were lost in it."""
     rows: int
+    """Number of rows read from all sources."""
     partitions: int
+    """Number of source partitions."""
     started_ms: int
+    """Start time, in milliseconds since 1970."""
     sink_ms: float
-    """Couriers, hosts and the sink."""
+    """Milliseconds from the start until the output was in the sink."""
     seal_ms: float
-    """Making it durable: what was left of it after the sink was done."""
+    """Milliseconds from then until the epoch was durable."""
     latency: Latency | None
+    """Latency of its rows; None if it had none."""
     watermark_ms: int | None
+    """Watermark of the first keyed step, in milliseconds since 1970; None if there is none."""
     dead_letters: int
+    """Number of rows that failed and were set aside."""
     hosts: tuple[HostProgress, ...]
     migration: MigrationProgress = MigrationProgress()
     late_rows: dict[str, int] = field(default_factory=dict)
-    """step -> rows that came behind its watermark, if any did."""
+    """Step -> number of rows that came behind its watermark, if any did."""
     functions: OffloadCounts = field(default_factory=OffloadCounts)
-    """What burst workers had to do with it, over all steps."""
+    """Work of burst workers, over all steps."""
     money: Money | None = None
-    """Spent since the query was started."""
+    """Cost since the query was started; None if it is not tracked."""
     couriers: tuple[CourierProgress, ...] = ()
-    """Couriers of segments without a keyed step, where burst workers can help these."""
+    """Work of couriers in stateless segments that burst workers can help."""
 
 
 def host_progress(host: str, vitals: HostVitals) -> HostProgress:
@@ -93,7 +105,7 @@ def migration_progress(
 
 
 def couriers_progress(seen: Sequence[Seen]) -> tuple[CourierProgress, ...]:
-    """What couriers told, by partition.
+    """Work of couriers by partition, from their reports.
 
     >>> from penstock.wire.report import MapWork
     >>> couriers_progress([Seen(9, maps={"map-1": MapWork(9, 4, 2.5)})])
@@ -117,7 +129,7 @@ def latency_of(seen: Sequence[Seen], done_ms: float) -> Latency | None:
 
 
 def live_latency_of(seen: Sequence[Seen]) -> Latency | None:
-    """The latency of an epoch of a live flow, where rows are through one by one.
+    """The latency of an epoch of a live flow, where each row has its own.
 
     >>> live_latency_of([Seen(4, latencies_us=(1500, 4000), latency_counts=(3, 1))])
     Latency(mean_ms=2.125, p50_ms=1.5, p99_ms=4.0)

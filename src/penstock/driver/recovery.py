@@ -1,4 +1,4 @@
-"""Faults of a running flow, followed until all is well again: pure but for its clock and its log lines."""
+"""Faults of a running flow, tracked until all is well again."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _log = logging.getLogger("penstock.epochs")
 
 
 class Recovery:
-    """Knows which hosts and couriers are missing and which epoch must be run again, and logs one line when
-    none is left. Safe to use from any thread.
+    """Tracks lost hosts and couriers and epochs that must be run again, and logs one line when none is left.
+    Safe to use from any thread.
 
     >>> recovery = Recovery(iter([0.0, 1_900.0]).__next__)
     >>> recovery.begin(3)
@@ -28,27 +28,27 @@ class Recovery:
         self._clock_ms = clock_ms
         self._lock = threading.Lock()
         self._epoch: int | None = None
-        """The epoch that is under way; None between two epochs."""
+        """Current epoch; None between two epochs."""
         self._forget()
 
     def _forget(self) -> None:
         self._since_ms: float | None = None
-        """When the first fault was noticed; None: all is well."""
+        """Time of the first fault in milliseconds; None while all is well."""
         self._missing: set[str] = set()
         self._returned: list[str] = []
         self._broken: int | None = None
-        """The epoch that a fault has hit, and that must become durable, or the one after it."""
+        """Epoch that a fault has hit. It, or the next one, must become durable."""
         self._reruns = 0
         self._rerun = ""
-        """What became of an epoch that was run again."""
+        """Text about an epoch that was run again."""
 
     def begin(self, epoch: int) -> None:
-        """An epoch begins. It needs all hosts, so a loss from now on may break it."""
+        """Note that an epoch begins. The loss of a host may break it from now on."""
         with self._lock:
             self._epoch = epoch
 
     def lost(self, member: str) -> None:
-        """A host or a courier ("host sum/1") is lost, and is started again."""
+        """Note that a host or a courier, such as "host sum/1", is lost and restarts."""
         with self._lock:
             self._note_fault()
             self._missing.add(member)
@@ -56,13 +56,13 @@ class Recovery:
                 self._broken = self._epoch
 
     def run_again(self, epoch: int) -> None:
-        """An epoch has failed, and begins again."""
+        """Note that an epoch has failed and is run again."""
         with self._lock:
             self._note_fault()
             self._broken, self._reruns = epoch, self._reruns + 1
 
     def back(self, member: str) -> str:
-        """A member has registered. Returns the line that was logged; empty if all is not well yet."""
+        """Note that a member has registered. Returns the line that was logged, or ""."""
         with self._lock:
             if member not in self._missing:
                 return ""
@@ -71,18 +71,18 @@ class Recovery:
             return self._conclude()
 
     def dismissed(self, member: str) -> str:
-        """Nobody needs this member any more. Returns the line that was logged, as `back` does."""
+        """Note that a member is no longer needed. Returns the line that was logged, or ""."""
         with self._lock:
             known = member in self._missing
             self._missing.discard(member)
             return self._conclude() if known else ""
 
     def durable(self, epoch: int) -> str:
-        """An epoch is durable. Returns the line that was logged, if any was."""
+        """Note that an epoch is durable. Returns the line that was logged, or ""."""
         with self._lock:
             self._epoch = None
             if self._broken is None or (epoch <= self._broken and not self._reruns):
-                # It may have been all but done when a host was lost: the next one shows.
+                # It may have been nearly done when the host was lost. The next epoch will show.
                 return ""
             runs, self._broken = self._reruns + 1, None
             self._rerun = f"epoch {epoch} is durable after {runs} runs" if self._reruns else ""

@@ -1,4 +1,4 @@
-"""The driver's Flight service: hosts and live couriers register and send heartbeats, couriers report."""
+"""The driver's Flight service, where hosts and couriers register, send heartbeats and report."""
 
 from __future__ import annotations
 
@@ -35,22 +35,24 @@ from penstock.wire.report import Seen
 _log = logging.getLogger("penstock.hosts")
 
 _GIVES_UP = (HostLostError, ChangedInputError, MemoryLimitError)
-"""Errors of one courier for which the jobs of the whole run are cancelled."""
+"""Errors of a courier that end the whole run."""
 
 
 @dataclass(frozen=True)
 class HostRecord:
-    """A host, or a live courier ("courier/0"), that has registered. One that died and came back is another
-    incarnation."""
+    """One process of a host, or of a live courier ("courier/0"), that has registered. Each restart makes
+    another record."""
 
     host: str
     incarnation: str
+    """Unique name of the process."""
     location: str
+    """URI at which it listens."""
     pid: int
 
     @property
     def place(self) -> str:
-        """The address of its machine."""
+        """Address of its machine."""
         return address_of(self.location)
 
     @property
@@ -68,11 +70,11 @@ class HostRecord:
 
 
 class Registry(TokenServer):
-    """Knows which hosts live, and what the couriers of the running epoch have told.
+    """Keeps the registered hosts, and the reports of the current run's couriers.
 
-    `changed` is notified whenever a host registers or is lost. `on_host_lost` is called with the epoch
-    and run that cannot go on: a courier has lost a host, or says so of its input, or the driver has
-    given a host up.
+    `changed` is notified whenever a host registers or is lost. `on_host_lost` is called with an epoch and run
+    that cannot continue: a courier could not reach a host, its input was cut off, or the driver has given up
+    a host.
     """
 
     def __init__(
@@ -88,19 +90,19 @@ class Registry(TokenServer):
         self._hosts: dict[str, HostRecord] = {}
         self._heard: dict[HostRecord, int] = {}
         self._titles: dict[str, str] = {}
-        """location -> who listens there, or has listened."""
+        """Location -> name of the member that listens there, or has listened."""
         self._losses: dict[HostRecord, Future[None]] = {}
         self._complaints: list[Complaint] = []
         self._open: dict[HostRecord, list[int]] = {}
-        """Tasks of the run that have a channel open, as each host said last."""
+        """Tasks of the run with an open channel, by each host's last heartbeat."""
         self._asked: Counter[int] = Counter()
-        """How often each task of the run has asked whether it is counted on."""
+        """Task of the run -> number of times that it has asked whether it is still needed."""
         self._seen: dict[int, Seen] = {}
         self._aside: dict[int, Aside] = {}
         self._run: tuple[int, int] = (-1, 0)
         self._trouble: PenstockError | None = None
         self._given_up = False
-        """Whether the jobs of the run were cancelled: see `_GIVES_UP`."""
+        """Whether the run was given up, see `_GIVES_UP`."""
         self._refusal: PenstockError | None = None
         self._on_host_lost = on_host_lost
         self._on_report: Callable[[list[Seen]], None] = lambda seen: None
@@ -132,7 +134,7 @@ class Registry(TokenServer):
         }
 
     def answer(self, actions: Mapping[str, Callable[[dict[str, Any]], Any]]) -> None:
-        """Answer these actions, too."""
+        """Add actions to the service."""
         self.actions |= actions
 
     def host(self, host: str) -> HostRecord | None:
@@ -140,15 +142,15 @@ class Registry(TokenServer):
             return self._hosts.get(host)
 
     def must_be_served(self) -> None:
-        """Raise what a host said that cannot begin, and could not if it were started again."""
+        """Raise the error of a host that cannot start, and would not start the next time either."""
         with self.changed:
             if self._refusal is not None:
                 raise self._refusal
 
     def forget(self, record: HostRecord) -> bool:
-        """Take this incarnation for dead. It is told so at its next heartbeat, if it still lives.
+        """Drop this process. If it is still alive, it learns that from its next heartbeat.
 
-        Returns whether anybody counted on it until now.
+        Returns whether it was registered until now.
         """
         with self.changed:
             if self._hosts.get(record.host) != record:
@@ -163,12 +165,12 @@ class Registry(TokenServer):
         self._losses.pop(record).set_result(None)
 
     def heard(self) -> dict[HostRecord, int]:
-        """The hosts that are counted on, and how many heartbeats each has sent."""
+        """Registered member -> number of heartbeats that it has sent."""
         with self.changed:
             return dict(self._heard)
 
     def couriers(self) -> dict[tuple[int, int, int], int]:
-        """(epoch, run, task) of couriers that hosts wait for, and how often each has been heard."""
+        """(epoch, run, task) of couriers that hosts wait for -> number of their requests."""
         with self.changed:
             if self._given_up:
                 return {}
@@ -176,16 +178,16 @@ class Registry(TokenServer):
             return {(*self._run, task): self._asked[task] for task in tasks}
 
     def loss(self, record: HostRecord) -> Future[None]:
-        """Is done when nobody counts on this incarnation any more."""
+        """A future that is done once this process is dropped."""
         with self.changed:
-            found = self._losses.get(record)
-        if found is None:
-            found = Future()
-            found.set_result(None)
-        return found
+            loss = self._losses.get(record)
+        if loss is None:
+            loss = Future()
+            loss.set_result(None)
+        return loss
 
     def break_off(self, why: PenstockError) -> None:
-        """Let the run under way end now: a host or a courier that it needs was given up."""
+        """End the current run, since a host or a courier that it needs was given up."""
         with self.changed:
             epoch, run = self._run
             self._trouble, self._given_up = self._trouble or why, True
@@ -199,11 +201,10 @@ class Registry(TokenServer):
         on_passed: Callable[[EpochPassed], None] = lambda passed: None,
         on_counted: Callable[[CourierCounts], None] = lambda counts: None,
     ) -> None:
-        """From now on, keep the reports of this run and refuse all others.
+        """Collect the reports of this run from now on, and ignore those of other runs.
 
-        `on_report` is called with the reports of the run's couriers so far, whenever one has come;
-        `on_passed` when an epoch is through a courier of a live run, `on_counted` when one tells what it
-        has counted.
+        `on_report` is called after each report, with all reports of the run so far. In a live run,
+        `on_passed` is called when an epoch has passed a courier, and `on_counted` with a courier's counts.
         """
         with self.changed:
             self._run, self._trouble = (epoch, run), None
@@ -214,17 +215,17 @@ class Registry(TokenServer):
             self._given_up = False
 
     def seen(self) -> list[Seen]:
-        """What the couriers of this run saw, by partition."""
+        """Reports of this run's couriers, by partition."""
         with self.changed:
             return [self._seen[partition] for partition in sorted(self._seen)]
 
     def dead_letters(self) -> list[DeadLetter]:
-        """What the couriers of this run set aside, by partition."""
+        """Dead letters of this run's couriers, by partition."""
         with self.changed:
             return [letter for aside in self._asides() for letter in aside.dead]
 
     def late_rows(self) -> dict[tuple[str, int], pa.Table]:
-        """(step, input) -> rows that came behind its watermark in this run."""
+        """(step, input) -> rows of this run that came behind its watermark."""
         with self.changed:
             return late_tables(self._asides())
 
@@ -232,12 +233,12 @@ class Registry(TokenServer):
         return [self._aside[partition] for partition in sorted(self._aside)]
 
     def trouble(self) -> PenstockError | None:
-        """The last error that a courier of this run ended with; Spark's own account is less clear."""
+        """Last error of a courier of this run, which is clearer than Spark's; None if there is none."""
         with self.changed:
             return self._trouble
 
     def complaints(self) -> list[Complaint]:
-        """Of which hosts that are counted on the couriers of this run complained."""
+        """Complaints of this run's couriers about registered hosts."""
         with self.changed:
             return list(self._complaints)
 
@@ -268,7 +269,7 @@ class Registry(TokenServer):
         self.recovery.back(record.title)
 
     def _heartbeat(self, facts: dict[str, Any]) -> bool:
-        """Answers whether the driver still counts on this incarnation."""
+        """Reply whether this process is still registered."""
         with self.changed:
             record = self._hosts.get(facts["host"])
             if record is None or record.incarnation != facts["incarnation"]:
@@ -279,7 +280,7 @@ class Registry(TokenServer):
             return True
 
     def _counts_on(self, facts: dict[str, Any]) -> bool:
-        """Answers whether it is worth to wait for hosts at these locations, under this run."""
+        """Reply whether hosts at these locations are registered and the run goes on."""
         with self.changed:
             known = {record.location for record in self._hosts.values()}
             if "task" in facts and self._is_of_run(facts):
@@ -309,9 +310,9 @@ class Registry(TokenServer):
         if isinstance(error, _GIVES_UP):
             self._on_host_lost(facts["epoch"], facts["run"])
 
-    def _noted(self, told: str) -> PenstockError:
-        """Keep what a courier of the run ended with, and whom it complained of."""
-        error = from_wire(told)
+    def _noted(self, text: str) -> PenstockError:
+        """Keep the error of a courier of the run, and its complaints about hosts."""
+        error = from_wire(text)
         if isinstance(error, HostLostError):
             named = error.location.split()
             for location in named:
@@ -324,8 +325,8 @@ class Registry(TokenServer):
                 if record.location in named
             ]
         self._given_up = self._given_up or isinstance(error, _GIVES_UP)
-        # Whoever comes to a run that was given up only knows that, not why it was; and when its
-        # jobs are cancelled, other couriers' inputs break off.
+        # The first error is the cause. Later couriers only know that the run was given up, or that their
+        # input was cut off when its jobs were cancelled.
         given_up = isinstance(self._trouble, _GIVES_UP)
         if self._trouble is None or not (given_up or isinstance(error, StaleRunError)):
             self._trouble = error
@@ -344,7 +345,7 @@ class Registry(TokenServer):
                 self._on_counted(counts)
 
     def _note_stream_trouble(self, facts: dict[str, Any]) -> None:
-        """A courier of a live run cannot go on, and so the run cannot."""
+        """Take in the error of a live courier, which ends the run."""
         with self.changed:
             if facts["run"] != self._run[1]:
                 return

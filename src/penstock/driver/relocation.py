@@ -1,7 +1,8 @@
-"""Brings slots to where they should live: between two epochs or, in a live flow, within one.
+"""Moves slots between hosts: between two epochs or, in a live flow, within one.
 
-`plan.topology` decides, by the flow's migration; here hosts are started, told and ended. Requests may
-come from any thread; they take effect at the next epoch boundary, or at once in a live flow.
+`plan.topology` decides which slots move, by the flow's migration. This module starts hosts, assigns their
+slots and ends them. Any thread may make requests. They take effect at the next epoch boundary, or at once in
+a live flow.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _log = logging.getLogger("penstock.control")
 
 
 class LostHost(NamedTuple):
-    """A host that died, and the slots that it had."""
+    """A lost host, and the slots that it owned."""
 
     host: HostId
     step: str
@@ -42,7 +43,7 @@ class LostHost(NamedTuple):
 
 
 class LeavingHost(NamedTuple):
-    """A host that will be gone soon, the slots that it has, and the host that takes its place."""
+    """A host whose executor is being decommissioned, its slots, and its replacement."""
 
     host: HostId
     step: str
@@ -51,7 +52,7 @@ class LeavingHost(NamedTuple):
 
 
 class Relocation:
-    """Where the slots of all steps of a started flow live."""
+    """The owners of all slots of a started flow, and their moves."""
 
     def __init__(
         self,
@@ -64,11 +65,11 @@ class Relocation:
         one_task: bool = False,
         steady_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
-        """In a `live` flow hosts are asked for what they gave away within an epoch, so they must stay
-        until all of it has arrived. In a flow on one host all hosts are in `one_task`."""
+        """In a `live` flow, a host that leaves must stay until others have fetched all its slots. With
+        `one_task`, all hosts run in the same Spark task."""
         self._live, self._one_task, self._steady_ms = live, one_task, steady_ms
         self._requested: dict[str, float] = {}
-        """step -> when a user last asked to move its slots or to scale it, until that is done."""
+        """Step -> time of a user's unfinished request to scale it or to move slots, in milliseconds."""
         self._steps = {step.id: step for step in steps}
         self._fleet, self._settings = fleet, settings
         self._wanted = {
@@ -76,29 +77,29 @@ class Relocation:
             for step in steps
         }
         self.migration = migration
-        """How state follows from the next boundary on."""
+        """Migration that applies from the next epoch boundary on."""
         self._topologies: dict[str, Topology] = {}
         self._sources: dict[HostId, dict[int, HostId | None]] = {}
         self._copies: dict[str, set[HostId]] = {step.id: set() for step in steps}
         self._awaited: dict[str, int] = {step.id: 0 for step in steps}
         self._moved_in: dict[str, int] = {step.id: -1 for step in steps}
-        """step -> the epoch before or in which slots last changed hands."""
+        """Step -> epoch at which slots last moved."""
         self._handovers: list[Handover] = []
         self._lock = threading.RLock()
         self._begun = threading.Event()
         self._died: set[HostId] = set()
-        """Hosts that died under the epoch that is being tried."""
+        """Hosts that were lost in the current epoch."""
         self._lost: list[LostHost] = []
         self._left: list[LeavingHost] = []
         self._gone: list[HostId] = []
-        """Hosts that the fleet has lost, and that still have slots here."""
+        """Lost hosts whose slots have no other owner yet."""
 
     def start_hosts(self) -> None:
         for step, hosts in self._wanted.items():
             self._start(step, hosts)
 
     def begin(self, manifest: Manifest | None) -> None:
-        """Take up where a manifest left off; None: from nothing."""
+        """Continue from a manifest; None: start without state."""
         with self._lock:
             for step in self._steps.values():
                 routes, placements = None, list[Placement]()
@@ -113,7 +114,7 @@ class Relocation:
     # -- requests
 
     def move(self, step: str, slots: Iterable[int], to: str) -> None:
-        """Let these slots live on this host from the next epoch on."""
+        """Move these slots to a host from the next epoch on."""
         topology, chosen = self._topology(step), list(slots)
         with self._lock:
             topology.move(chosen, HostId(to))
@@ -128,14 +129,14 @@ class Relocation:
         )
 
     def scale(self, step: str, hosts: int) -> None:
-        """Give the step this number of hosts."""
+        """Scale a step to this number of hosts."""
         topology = self._topology(step)
         with self._lock:
             now = topology.hosts
             if not 1 <= hosts <= topology.slots:
                 raise SettingError(
                     f"step {step} cannot have {hosts} hosts",
-                    hint=f"give 1 to {topology.slots}: each owns at least one slot",
+                    hint=f"use 1 to {topology.slots}: each host owns at least one slot",
                 )
             names = self._free_names(step, hosts - len(now[:hosts]))
             topology.scale(now[:hosts] + names)
@@ -153,7 +154,7 @@ class Relocation:
         )
 
     def treat(self, step: str, treatments: Sequence[Treatment]) -> dict[HostId, HostId]:
-        """Do a decision's treatments, together; returns the names that its new hosts got."""
+        """Carry out the treatments of a decision together. Returns the names of its new hosts."""
         topology = self._topology(step)
         with self._lock:
             hosts = topology.hosts
@@ -161,23 +162,23 @@ class Relocation:
             names = dict(zip(unnamed, self._free_names(step, len(unnamed)), strict=True))
             leaving = {t.source for t in treatments if t.kind == "scale_in"}
             hosts = [host for host in hosts if host not in leaving] + list(names.values())
-            # If this is refused no host must have been started for it.
+            # This may raise, so no host is started before it.
             topology.treat(hosts, [(t.slots, names.get(t.target, t.target)) for t in treatments])
             self._start(step, names.values())
         return names
 
     def wait_for_new(self, step: str, most_ms: float) -> None:
-        """Wait until all hosts that a step should have are ready, but not longer than this."""
+        """Wait until all hosts of a step are ready, for `most_ms` milliseconds at most."""
         self._fleet.wait_shortly(self.hosts(step), most_ms)
 
     def stay(self, step: str) -> None:
-        """Give up what is pending in a step: its slots stay where they are."""
+        """Cancel all pending moves of a step."""
         topology = self._topology(step)
         with self._lock:
             topology.stay()
 
     def _free_names(self, step: str, hosts: int) -> list[HostId]:
-        """Names for this number of hosts, which nobody has."""
+        """Unused names for this number of new hosts."""
         names = (HostId(f"{step}/{number}") for number in count())
         return list(islice((name for name in names if not self._fleet.knows(name)), hosts))
 
@@ -192,27 +193,27 @@ class Relocation:
                 hint=f"the keyed steps are {', '.join(self._steps)} (see flow.explain())",
             )
         if not self._begun.wait(self._settings.host_start_ms / 1000):
-            raise SettingError("the query has not begun", hint="wait for its first epoch")
+            raise SettingError("the query has not started yet", hint="wait for its first epoch")
         return self._topologies[step]
 
-    # -- what is
+    # -- state
 
     def routes(self, step: str) -> RouteTable:
         return self._topologies[step].routes
 
     def placements(self) -> dict[str, list[dict[str, Any]]]:
-        """For the manifest: per step, where slots are and how they came there."""
+        """Step -> owners of its slots, since when and why, for the manifest."""
         with self._lock:
             return {step: topology.placements_json() for step, topology in self._topologies.items()}
 
     @property
     def pending(self) -> int:
-        """Slots that have not reached the host where they should be."""
+        """Number of slots that have not reached the host where they should be."""
         with self._lock:
             return sum(topology.pending for topology in self._topologies.values())
 
     def pending_of(self, step: str) -> int:
-        """The same, of one step."""
+        """Number of slots of one step that have not reached the host where they should be."""
         with self._lock:
             return self._topologies[step].pending
 
@@ -223,7 +224,7 @@ class Relocation:
             return list(self._wanted[step]) if topology is None else topology.hosts
 
     def owners(self) -> list[tuple[str, HostId, list[int]]]:
-        """(step, host, its slots) of all hosts that own any."""
+        """(step, host, slots) of all hosts that own slots."""
         return [
             (step, host, routes.slots_of(number).tolist())
             for step, topology in self._topologies.items()
@@ -232,28 +233,28 @@ class Relocation:
         ]
 
     def taken(self) -> list[Handover]:
-        """What changed hands since this was last asked."""
+        """Remove and return the moves since the last call."""
         handovers, self._handovers = self._handovers, []
         return handovers
 
     def take_lost(self) -> list[LostHost]:
-        """Hosts whose death was noticed at a boundary since this was last asked."""
+        """Remove and return the hosts that were lost since the last call."""
         lost, self._lost = self._lost, []
         return lost
 
     def take_leaving(self) -> list[LeavingHost]:
-        """Hosts that were replaced since this was last asked, before they are gone."""
+        """Remove and return the hosts that were replaced since the last call."""
         left, self._left = self._left, []
         return left
 
     # -- at an epoch boundary
 
     def settle(self, version: int, epoch: int, run: int) -> None:
-        """Give every slot a ready owner, and move what is to move, as of a sealed version."""
+        """Give every slot a ready owner, and move pending slots, at a sealed version."""
         self.replace_leaving()
         for step, topology in self._topologies.items():
             if not topology.routes.hosts and not self._lose(topology):
-                # the beginning: hosts that come a little later would be given slots twice
+                # at the start, wait for all hosts: otherwise slots would move again at once
                 hosts = self.hosts(step)
                 self._fleet.wait_for(hosts, len(hosts))
             self._fleet.revive(self.hosts(step))
@@ -263,8 +264,8 @@ class Relocation:
         self._retire()
 
     def replace_leaving(self) -> None:
-        """Have other hosts in the place of those that will be gone soon; slots move as ever. Hosts in one
-        task cannot be there twice: they end here, between two epochs, and are started again."""
+        """Replace hosts whose executors are being decommissioned; their slots move as usual. Hosts that share
+        one task cannot run twice, so they are ended here, between two epochs, and started again."""
         hosts = [(step, host) for step in self._topologies for host in self.hosts(step)]
         going = self._fleet.leaving([host for _, host in hosts])
         for step, host in hosts:
@@ -289,14 +290,14 @@ class Relocation:
             )
 
     def _lose(self, topology: Topology) -> list[HostId]:
-        """Take their slots from hosts of a step that are gone; returns these hosts."""
+        """Take the slots from lost hosts of a step. Returns these hosts."""
         self._gone += self._fleet.lost()
-        told = [host for host in self._gone if host.rsplit("/", 1)[0] == topology.step]
-        self._gone = [host for host in self._gone if host not in told]
-        # The fleet does not miss a host that died before it was told of its slots.
+        known = [host for host in self._gone if host.rsplit("/", 1)[0] == topology.step]
+        self._gone = [host for host in self._gone if host not in known]
+        # The fleet does not report a host that was lost before it got its first assignment.
         owners = topology.routes.hosts
-        untold = set(owners) - set(self._fleet.ready(owners)) - set(told)
-        lost = told + sorted(untold)
+        unknown = set(owners) - set(self._fleet.ready(owners)) - set(known)
+        lost = known + sorted(unknown)
         self._died.update(lost)
         for host in lost:
             self._lost.append(LostHost(host, topology.step, topology.slots_of(host)))
@@ -309,7 +310,7 @@ class Relocation:
             self._lose(topology)
             with self._lock:
                 ready = self._fleet.ready(self._known(topology))
-                # A host that died under this epoch may be back at once, and may die of it again.
+                # A host that was lost in this epoch may be back at once, and be lost again.
                 avoided = self._died | self._fleet.avoided(version + 1)
                 for handover in topology.advance(version, ready, self.migration, avoided):
                     self._note(handover, version + 1)
@@ -320,7 +321,7 @@ class Relocation:
             self._fleet.wait_for(self.hosts(topology.step), 1)
 
     def _known(self, topology: Topology) -> list[HostId]:
-        """Hosts of a step that may own or have owned slots."""
+        """Hosts of a step that own slots, have owned some, or may get some."""
         return [*topology.hosts, *topology.retired(), *topology.routes.hosts]
 
     def _note(self, handover: Handover, epoch: int) -> None:
@@ -342,7 +343,7 @@ class Relocation:
             self._awaited[handover.step] = 1
 
     def _tell(self, version: int) -> None:
-        """Tell every host whose slots, or whose pace, are not what it was told last."""
+        """Send new assignments to all hosts whose slots or pace have changed."""
         migration, orders = self.migration, dict[HostId, Assignment]()
         for topology in self._topologies.values():
             routes = topology.routes
@@ -357,7 +358,7 @@ class Relocation:
         self._sources.clear()
 
     def _retire(self) -> None:
-        """End hosts that left. Where slots arrive whole, they are needed until all is there."""
+        """End hosts without slots that should leave. Where slots move whole, not before all have arrived."""
         for step, topology in self._topologies.items():
             if (self.migration.whole or self._live) and self._awaited[step]:
                 continue
@@ -365,13 +366,13 @@ class Relocation:
                 self.end(step, host)
 
     def sealed(self, epoch: int, sealed: Iterable[SealedHost]) -> None:
-        """An epoch is committed: see whether all state has arrived, and free the copies of it."""
+        """Take in a committed epoch: if all state has arrived, have hosts drop their copies of it."""
         self._died.clear()
         awaited = dict.fromkeys(self._steps, 0)
-        for one in sealed:
-            awaited[one.host.rsplit("/", 1)[0]] += one.vitals.awaited_slots
+        for host in sealed:
+            awaited[host.host.rsplit("/", 1)[0]] += host.vitals.awaited_slots
         for step, copies in self._copies.items():
-            if epoch < self._moved_in[step]:  # what has moved since, this epoch's hosts do not tell
+            if epoch < self._moved_in[step]:  # this epoch's reports do not include later moves
                 continue
             self._awaited[step] = awaited[step]
             if copies and not awaited[step]:
@@ -380,7 +381,7 @@ class Relocation:
         self._tell_done(epoch)
 
     def _tell_done(self, epoch: int) -> None:
-        """Log the requests of users that are done with this epoch."""
+        """Log the users' requests that are done with this epoch."""
         with self._lock:
             done = [
                 step
@@ -408,8 +409,8 @@ class Relocation:
     # -- within an epoch, in a live flow
 
     def reroute(self, version: int, joined: Collection[HostId], durable: int) -> list[Handover]:
-        """What changes hands now among the hosts that couriers can reach, in the epoch after a version;
-        `durable` is the newest one in the store."""
+        """Move pending slots between hosts that couriers can reach, in the epoch after `version`. Returns the
+        moves. `durable` is the newest version in the store."""
         handovers, avoided = [], self._died | self._fleet.avoided(version + 1)
         with self._lock:
             for topology in self._topologies.values():
@@ -419,7 +420,7 @@ class Relocation:
         return handovers
 
     def could_move(self, version: int) -> bool:
-        """Whether slots are pending whose new host is there, at a version."""
+        """Whether slots are pending whose new host is ready."""
         avoided = self._died | self._fleet.avoided(version + 1)
         with self._lock:
             return any(
@@ -430,14 +431,14 @@ class Relocation:
             )
 
     def leaving(self, step: str) -> list[HostId]:
-        """Hosts of a step that should not be any more, and may still have slots, or copies of some."""
+        """Hosts of a step that should leave, and may still have slots or copies of slots."""
         with self._lock:
             topology = self._topologies[step]
             owners = [host for host in topology.routes.hosts if host not in topology.hosts]
             return [*owners, *topology.retired()]
 
     def retired(self) -> list[tuple[str, HostId]]:
-        """(step, host) of hosts that left, and that nobody needs any more."""
+        """(step, host) of hosts that can be ended, since no one needs their slots any more."""
         with self._lock:
             return [
                 (step, host)
@@ -447,19 +448,19 @@ class Relocation:
             ]
 
     def end(self, step: str, host: HostId) -> None:
-        """End a host that has retired."""
+        """End a host that no longer owns slots."""
         with self._lock:
             self._fleet.remove(host)
             self._copies[step].discard(host)
             self._topologies[step].forget(host)
 
     def mark(self) -> dict[str, SlotsMark]:
-        """Where all slots are now."""
+        """Step -> current owners of its slots, to go back to."""
         with self._lock:
             return {step: topology.mark() for step, topology in self._topologies.items()}
 
     def go_back(self, marks: Mapping[str, SlotsMark]) -> None:
-        """Slots are again where they were. What was asked for meanwhile is pending again."""
+        """Restore the owners of all slots. Moves since then are pending again."""
         with self._lock:
             for step, mark in marks.items():
                 self._topologies[step].go_back(mark)

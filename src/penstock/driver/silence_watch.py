@@ -1,4 +1,4 @@
-"""A thread that counts how long each of several others has been silent."""
+"""A thread that finds members which have stopped sending heartbeats."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ K = TypeVar("K", bound=Hashable)
 
 
 class SilenceWatch(Generic[K]):
-    """Looks at every heartbeat's time who was heard since, and tells who was silent for
-    `Settings.host_lost_ms`.
+    """Checks every `Settings.heartbeat_ms` which members have been silent for `Settings.host_lost_ms`.
 
-    `heard` gives whoever should be heard, with a mark that changes when it is; `on_silent` gets one that
-    was not, and its milliseconds of silence, at every look until nobody counts on it any more.
+    `heard` returns the members to watch, each with a value that changes with every heartbeat. `on_silent` is
+    called at each check with a silent member and its silence in milliseconds.
     """
 
     def __init__(
@@ -32,13 +31,13 @@ class SilenceWatch(Generic[K]):
         self._heard, self._on_silent = heard, on_silent
         self._silences = Silences[K](settings.heartbeat_ms)
         self.silent: dict[K, float] = {}
-        """Milliseconds of silence of each, at the last look."""
+        """Silence of each member at the last check, in milliseconds."""
         self._stopped = threading.Event()
         self._starting = threading.Lock()
         self._thread = threading.Thread(target=self._watch, name=name, daemon=True)
 
     def begin(self) -> None:
-        """Begin to watch, unless it has begun."""
+        """Start the thread, unless it runs already."""
         with self._starting:
             if self._thread.ident is None:
                 self._thread.start()
@@ -51,6 +50,6 @@ class SilenceWatch(Generic[K]):
     def _watch(self) -> None:
         while not self._stopped.wait(self._settings.heartbeat_ms / 1000):
             self.silent = self._silences.tick(self._clock_ms(), self._heard())
-            for one, silent_ms in self.silent.items():
+            for member, silent_ms in self.silent.items():
                 if silent_ms > self._settings.host_lost_ms:
-                    self._on_silent(one, silent_ms)
+                    self._on_silent(member, silent_ms)

@@ -1,4 +1,4 @@
-"""Where a live flow's sources are read: which partitions there are, and where each goes on."""
+"""Partitions of a live flow's sources, and the position to read each from."""
 
 from __future__ import annotations
 
@@ -15,59 +15,59 @@ _log = logging.getLogger("penstock.live")
 
 
 class Partitioned(Protocol):
-    """What the driver asks of a live source."""
+    """A live source, as the driver uses it."""
 
     def partitions(self) -> list[str]:
-        """The names of its partitions."""
+        """Names of its partitions."""
         ...
 
     def first(self, partitions: list[str]) -> dict[str, Any]:
-        """Where to begin in these partitions."""
+        """First position of each of these partitions, when the flow first starts."""
         ...
 
     def appeared(self, partitions: list[str]) -> dict[str, Any]:
-        """Where to begin in these partitions, which came to be after the flow had begun."""
+        """First position of each of these partitions, which were created after the flow had started."""
         ...
 
 
 class SourcePositions:
-    """The partitions of all sources, and where each goes on from the newest version."""
+    """The partitions of all sources, and the position of each at the newest version."""
 
     def __init__(
         self, sources: Sequence[Partitioned], store: Store, look_every_ms: float = 30_000
     ) -> None:
         self._sources, self._store, self._look_every_ms = sources, store, look_every_ms
         self.newest: dict[int, dict[str, Any]] = {}
-        """Source -> partition -> where it goes on."""
+        """Source -> partition -> position of its next row."""
         self.read: list[tuple[int, str]] = []
-        """(source, partition) of all that couriers read."""
+        """(source, partition) of all partitions that couriers read."""
         self._looked_ms: float | None = None
         self._looking = threading.Lock()
         self._unread: list[tuple[int, str]] = []
-        """Partitions that came to be since."""
+        """(source, partition) of new partitions that are not read yet."""
 
     def take_up(self, manifest: Manifest | None) -> None:
-        """Go on from a manifest; in partitions that are new, where their source says."""
-        told = None if manifest is None else manifest.positions
-        self.newest = {int(source): dict(places) for source, places in (told or {}).items()}
+        """Continue from a manifest. New partitions begin where their source says."""
+        known = None if manifest is None else manifest.positions
+        self.newest = {int(source): dict(places) for source, places in (known or {}).items()}
         for number, source in enumerate(self._sources):
             self._add(number, source.partitions())
 
     def _add(self, number: int, partitions: Sequence[str]) -> None:
-        """Read these partitions, too."""
+        """Add partitions of a source."""
         source, here = self._sources[number], self.newest.setdefault(number, {})
         facts = self._store.read_flow() or {}
         noted: dict[str, dict[str, Any]] = facts.get("positions", {})
         first = noted.setdefault(str(number), {})
         if fresh := [p for p in partitions if p not in here and p not in first]:
-            # Noted before anything is read, so that a crash before the first manifest reads the same.
+            # Stored before anything is read, so that a restart before the first manifest reads the same.
             first |= (source.appeared if here or first else source.first)(fresh)
             self._store.write_flow(facts | {"positions": noted})
         here |= {p: first[p] for p in partitions if p not in here}
         self.read += [(number, partition) for partition in partitions]
 
     def look(self, now_ms: float) -> None:
-        """Look from time to time, in another thread, whether a source has more partitions."""
+        """Look for new partitions from time to time, in another thread."""
         if self._looked_ms is None:
             self._looked_ms = now_ms
         if now_ms >= self._looked_ms + self._look_every_ms and self._looking.acquire(
@@ -78,10 +78,10 @@ class SourcePositions:
 
     def _look(self) -> None:
         try:
-            found = [(n, p) for n, source in enumerate(self._sources) for p in source.partitions()]
+            now = [(n, p) for n, source in enumerate(self._sources) for p in source.partitions()]
             read = set(self.read)
-            self._unread = [one for one in found if one not in read]
-        except Exception as away:  # couriers tell if it cannot be read: this is no reason to stop
+            self._unread = [partition for partition in now if partition not in read]
+        except Exception as away:  # not fatal: couriers report a source that cannot be read
             _log.warning(
                 "Could not look for new partitions of the sources: %s",
                 away,
@@ -92,13 +92,13 @@ class SourcePositions:
 
     @property
     def grown(self) -> bool:
-        """Whether there are partitions that nobody reads yet."""
+        """Whether there are partitions that no courier reads yet."""
         return bool(self._unread)
 
     def take_new(self) -> None:
-        """Have the partitions that came to be read, too."""
-        found, self._unread = self._unread, []
-        unread = [one for one in found if one not in self.read]
+        """Add the new partitions to those that are read."""
+        new, self._unread = self._unread, []
+        unread = [partition for partition in new if partition not in self.read]
         for number in sorted({number for number, _ in unread}):
             fresh = [partition for of, partition in unread if of == number]
             _log.info(
@@ -112,7 +112,7 @@ class SourcePositions:
     def deal(
         self, couriers: int, loads: Mapping[Partition, float] | None = None
     ) -> list[dict[int, dict[str, Any]]]:
-        """What each courier of a run reads, and from where; by the partitions' loads, if they are known."""
+        """Positions of the partitions of each courier, distributed by their loads if those are known."""
         parts = []
         for mine in dealt(self.read, couriers, loads):
             positions: dict[int, dict[str, Any]] = {}
@@ -121,7 +121,7 @@ class SourcePositions:
             parts.append(positions)
         return parts
 
-    def go_on(self, passed: EpochPassed) -> None:
-        """A courier has read so far, and that is durable."""
+    def advance(self, passed: EpochPassed) -> None:
+        """Take in the durable positions of a courier."""
         for source, places in passed.positions.items():
             self.newest[source] |= places

@@ -1,8 +1,8 @@
-"""Upkeep of the store while a query runs: chains of deltas are merged, what nobody needs is removed.
+"""Upkeep of the store while a query runs: deltas are compacted, and files that no version needs are removed.
 
-Two chores, each in a thread of its own, so that neither waits for the other nor an epoch for them. If
-one fails, the store is as good as before; it is told (`trouble`, and a line in the log `penstock.store`)
-and tried again after some epochs. Only one compaction is under way at a time, however long it takes.
+Each chore has its own thread, so neither waits for the other and no epoch waits for them. A chore that fails
+does no harm: the failure is reported (`trouble`, and the logger `penstock.store`), and the chore is repeated
+after some epochs. Only one compaction runs at a time.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from penstock.state.store.store import Store
 T = TypeVar("T")
 
 _URGENT = 4
-"""Intervals of `compact_epochs` after which a compaction no longer yields to epochs: a chain that grows
-faster than it is merged would have no bound."""
+"""Multiple of `Settings.compact_epochs` after which a compaction no longer yields to epochs. Otherwise deltas
+could grow faster than they are merged."""
 _END_S = 6.0
-"""Seconds that the end of a query waits for a chore to break off: longer than a call takes."""
+"""Most seconds that a stopping query waits for a chore: longer than a call takes."""
 
 _log = logging.getLogger("penstock.store")
 
 
 class Chore(Generic[T]):
-    """Work that is done now and then, in the background, and may fail."""
+    """Background work that is repeated from time to time, and may fail."""
 
     def __init__(self, what: str, after: int) -> None:
         self._what, self._after = what, after
         self._thread: threading.Thread | None = None
         self._result: list[T] = []
         self.trouble: BaseException | None = None
-        """Why it failed the last time; None if it did not."""
+        """Error of the last attempt; None if it succeeded."""
 
     @property
     def busy(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
     def begin(self, work: Callable[[], T]) -> None:
-        """Do it, unless it is being done."""
+        """Start the work, unless it is running."""
         if not self.busy:
             self._thread = threading.Thread(
                 target=self._do, args=(work,), name=f"upkeep: {self._what}", daemon=True
@@ -55,11 +55,11 @@ class Chore(Generic[T]):
             self._thread.start()
 
     def take(self) -> T | None:
-        """What came of it, once."""
+        """Remove and return the result; None if there is none."""
         return self._result.pop() if self._result and not self.busy else None
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait until it is not being done."""
+        """Wait until the work has ended."""
         if self._thread is not None:
             self._thread.join(timeout_s)
 
@@ -75,9 +75,9 @@ class Chore(Generic[T]):
                 _log.warning(
                     "The store could not be %s: %s. It is tried again every %d epochs.",
                     self._what,
-                    told(failed),
+                    error_text(failed),
                     self._after,
-                    extra={"chore": self._what, "reason": told(failed)},
+                    extra={"chore": self._what, "reason": error_text(failed)},
                 )
             return
         self.trouble = None
@@ -86,7 +86,7 @@ class Chore(Generic[T]):
 
 
 class Upkeep:
-    """Watches epochs being committed; every so often has their deltas merged, and old files removed."""
+    """Compacts deltas and removes old files, every `Settings.compact_epochs` epochs."""
 
     def __init__(self, store: Store, fleet: Fleet, settings: Settings) -> None:
         self._store, self._fleet, self._settings = store, fleet, settings
@@ -95,40 +95,40 @@ class Upkeep:
         self._compacting: Chore[tuple[int, str]] = Chore("compacted", every)
         self._cleaning: Chore[Cleaned] = Chore("cleaned up", every)
         self._compaction: Compaction | None = None
-        """The one that no manifest names yet, be it that its last attempt failed."""
+        """Compaction whose layout is in no manifest yet, even if its last attempt failed."""
         self._tried = self._cleaned = -1
-        """The epochs after which these were last begun."""
+        """Epochs after which the last compaction and the last clean-up were started."""
 
     @property
     def trouble(self) -> str:
-        """Which chores failed the last time they were tried, and why; empty if none."""
+        """Chores whose last attempt failed, with reasons; "" if there are none."""
         return "; ".join(
-            f"the store could not be {what}: {told(chore.trouble)}"
+            f"the store could not be {what}: {error_text(chore.trouble)}"
             for what, chore in (("compacted", self._compacting), ("cleaned up", self._cleaning))
             if chore.trouble is not None
         )
 
     def newest_layout(self) -> tuple[int, str] | None:
-        """The version and file of a layout made since this was last asked; the next manifest names it."""
+        """Version and file of a new layout, which the next manifest must name; None if there is none."""
         layout = self._compacting.take()
         if layout is not None:
             self._compaction = None
         return layout
 
     def committed(self, version: int, base: int, owners: Owners) -> None:
-        """An epoch's manifest is written. Begins what is due and not under way."""
+        """Start the chores that are due, after the commit of a version."""
         every = self._settings.compact_epochs
         if version - max(base, self._tried) >= every and not self._compacting.busy:
             self._tried = version
             self._compact(version, soft=version - base < _URGENT * every, owners=owners)
         if version - self._cleaned >= every and not self._cleaning.busy:
             self._cleaned = version
-            # A compaction that begins later is of a later version, and its files stay for that.
+            # The files of a later compaction are kept, since they are of a later version.
             active = [] if self._compaction is None else [self._compaction.tag]
             self._cleaning.begin(lambda: self._clean(version, active))
 
     def stop(self) -> None:
-        """Give up what is under way; nothing is written or removed after this."""
+        """End the chores. Nothing is written or removed after this."""
         self._stopping.set()
         for chore in (self._compacting, self._cleaning):
             chore.join(_END_S)
@@ -154,8 +154,8 @@ class Upkeep:
             raise Stopped
 
 
-def told(failed: BaseException) -> str:
-    """An error as a sentence."""
+def error_text(failed: BaseException) -> str:
+    """The text of an error; with the name of its class, unless it is Penstock's own."""
     return (
         str(failed) if isinstance(failed, PenstockError) else f"{type(failed).__name__}: {failed}"
     )

@@ -1,6 +1,6 @@
-"""The versions of a started flow: where it takes up, what each manifest says, upkeep behind them.
+"""The versions of a started flow: where it continues, its manifests, and the store's upkeep.
 
-Both ways to run a flow, micro-batches and live, make versions by this.
+Micro-batches and live flows both use this.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from penstock.wire.report import Seen
 _log = logging.getLogger("penstock.epochs")
 
 _PAUSE_S = 1.0
-"""Pause before a run that comes after many that somebody could not be reached in."""
+"""Seconds to pause before another run, after many runs in which a host could not be reached."""
 
 Positions = Mapping[int, Mapping[str, Any]]
-"""Source, by number -> partition -> where its next row is, as the source tells it."""
+"""Number of a source -> partition -> position of its next row."""
 
 
 class Versions:
-    """Writes one manifest after the other. Used by one thread: the query's."""
+    """Writes the manifest of each epoch. Used by one thread: the query's."""
 
     def __init__(
         self,
@@ -56,34 +56,34 @@ class Versions:
         steady_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
         live: bool = False,
     ) -> None:
-        """Couriers of a `live` flow know the partitions of their sources without being told a column."""
+        """Couriers of a `live` flow always know their sources' partitions; others only by a column."""
         self._store, self._clock_ms, self._graph = store, clock_ms, flow.graph
         self._live = live
         times = (source.time for source in flow.sources)
         self._times = tuple(t and replace(t, by_partition=t.by_partition or live) for t in times)
         self.upkeep = Upkeep(store, fleet, settings)
         self.newest: int | None = None
-        """The newest version that is durable; -1: there is none. None: not known yet."""
+        """Newest durable version; -1 if there is none, None if it is not known yet."""
         self.base, self.layout = -1, ""
-        """The layout that the next manifest builds on."""
+        """Version and file of the layout for the next manifest."""
         self.watermarks: dict[str, int | None] = {step.id: None for step in flow.keyed}
         self.event_times: watermarks.Known = {}
         self.time = EpochClock(clock_ms, steady_ms)
         self.started_ms = self.time.now_ms()
 
     def take_up(self, version: int) -> Manifest | None:
-        """Go on from a version; returns its manifest, None if it is the one before the first."""
+        """Continue from a version. Returns its manifest, or None for version -1."""
         manifest = None
         if version >= 0:
             manifest = self._store.chain(version).manifest
             self.base, self.layout = manifest.base, manifest.layout
             self.watermarks = dict(manifest.watermarks)
             if (manifest.positions is not None) == self._live:
-                # else it was made in the other mode, which has other names for partitions
+                # else it was made in the other mode, where partitions have other names
                 self.event_times = watermarks.known_from(manifest.event_times)
             self.time.not_before(manifest.time_ms)
-        with suppress(CheckpointError):  # damaged: that may be why it is run again
-            # it was run before, perhaps with a clock that is ahead of this one
+        with suppress(CheckpointError):  # a damaged one may be the reason to run it again
+            # It may have been run before, with a clock that was ahead of this one.
             replaced = self._store.read_manifest(version + 1)
             self.time.not_before(None if replaced is None else replaced.time_ms)
         self.started_ms = self.time.now_ms()
@@ -98,7 +98,7 @@ class Versions:
         return manifest
 
     def next_epoch(self) -> int:
-        """The epoch after the newest one that is durable."""
+        """Number of the epoch after the newest durable one."""
         newest = max(self._store.epochs(), default=-1) if self.newest is None else self.newest
         return newest + 1
 
@@ -115,7 +115,7 @@ class Versions:
         runs: Sequence[tuple[int, int]] | None = None,
         fired: Mapping[str, int | None] | None = None,
     ) -> None:
-        """Make an epoch durable. `fired` is how far each step has come, where its hosts tell that."""
+        """Write the manifest of an epoch. `fired` is the watermark of each step, if its hosts report it."""
         if dead:
             self._store.write_dead_letters(epoch, dead)
         now_ms = self.time.now_ms()
@@ -145,14 +145,14 @@ class Versions:
         self.newest, self.watermarks, self.event_times = epoch, ahead, event_times
 
     def tidy(self, owners: Owners) -> None:
-        """After a commit: begin the upkeep that is due."""
+        """Start the upkeep that is due. Call this after a commit."""
         assert self.newest is not None
         self.upkeep.committed(self.newest, self.base, owners)
 
     def _next_watermarks(
         self, seen: Sequence[Seen], now_ms: int
     ) -> tuple[watermarks.Known, dict[str, int | None]]:
-        """How far the sources have come, and what that means for each step in the next epoch."""
+        """Event times of the sources after this epoch, and each step's watermark for the next one."""
         newest = [time for courier in seen for time in courier.event_ms]
         known = watermarks.advance(self._times, self.event_times, newest, now_ms)
         bounds = watermarks.source_watermarks(self._times, known, now_ms, self.started_ms)
@@ -160,10 +160,11 @@ class Versions:
 
 
 class Tries:
-    """Counts the runs of an epoch that have failed, and says when to give up.
+    """Counts the failed runs of an epoch, and decides when the query fails.
 
-    `passing` are errors that the next run may not meet. While somebody cannot be reached, a run fails
-    every few seconds: then it is time that counts, `patience_ms` of it, for a network to heal.
+    `passing` are errors that may not happen in the next run. Most runs of an epoch are `most`. While a host
+    cannot be reached, runs fail every few seconds. Then the limit is `patience_ms` milliseconds instead, so
+    that a network can recover.
     """
 
     def __init__(
@@ -181,31 +182,32 @@ class Tries:
         self._most, self._passing = most, passing
         self._clock_ms, self._patience_ms = clock_ms, patience_ms
         self._first_ms: float | None = None
-        """When the first run had failed."""
+        """Time of the first failure in milliseconds; None if there was none."""
         self.failed = self._losses = 0
 
-    def again(self, epoch: int, failed: Exception, told: Exception, lost: bool) -> None:
-        """A run has failed, and perhaps lost a host. Raises, unless another one may do better."""
+    def again(self, epoch: int, failed: Exception, cause: Exception, lost: bool) -> None:
+        """Take in a failed run. Raises `cause`, unless another run may succeed. `lost` says whether a host
+        was lost."""
         now_ms = self._clock_ms()
         self._first_ms = now_ms if self._first_ms is None else self._first_ms
         self.failed += 1
         self._losses += lost
         if self._losses == self._most:
             raise HostLostError(
-                f"each of the {self._losses} runs of epoch {epoch} lost a host: {told}",
-                hint="see the executors' logs of the hosts' Spark jobs; if the system killed "
+                f"each of the {self._losses} runs of epoch {epoch} lost a host: {cause}",
+                hint="read the executors' logs of the hosts' Spark jobs; if the system killed "
                 f"them for lack of memory, {FEWER_ROWS}",
             ) from failed
-        cut_off = isinstance(told, HostLostError) and now_ms - self._first_ms < self._patience_ms
+        cut_off = isinstance(cause, HostLostError) and now_ms - self._first_ms < self._patience_ms
         enough = self.failed >= self._most and not cut_off
-        if enough or not (lost or isinstance(told, self._passing)):
-            raise told from failed
+        if enough or not (lost or isinstance(cause, self._passing)):
+            raise cause from failed
         if self.failed >= self._most:
             time.sleep(_PAUSE_S)
         _log.warning(
             "Epoch %d is run again (run %d): %s",
             epoch,
             self.failed + 1,
-            str(told),  # an error holds on to all that was going on
-            extra={"epoch": epoch, "run": self.failed + 1, "reason": str(told)},
+            str(cause),  # the error itself would keep its frames alive
+            extra={"epoch": epoch, "run": self.failed + 1, "reason": str(cause)},
         )
