@@ -31,7 +31,8 @@ def main(seconds: float = 20) -> None:
         query = flow.start(closed, checkpoint=checkpoint, hosts=1)
         query.await_termination(timeout=seconds)
         print(query.status)
-        print("latency of the last epoch:", query.progress[-1].latency)
+        for epoch in query.progress[-1:]:
+            print("latency of the last epoch:", epoch.latency)
         for entry in query.journal:
             print(entry.line())
         query.stop()

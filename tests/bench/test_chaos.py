@@ -166,7 +166,7 @@ def test_sparks_log_is_read(tmp_path: Path) -> None:
     (tmp_path / "commits/0").touch()
     (tmp_path / "commits/10").touch()
     assert reader.read() == SparkLog({0: (9,), 10: (20,)}, Began(77, 9), 10)
-    assert not oracle.found(tmp_path / "sink")
+    assert not oracle.read_sink(tmp_path / "sink")
 
 
 def test_partitions_of_a_topic_hold_the_watermark_back(tmp_path: Path) -> None:

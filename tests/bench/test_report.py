@@ -135,7 +135,7 @@ def test_options_are_for_the_bench_that_has_them(
     assert leave("bench", "mini", "--minutes", "2", "--seconds", "30") == 2
     assert "bench mini has no option --seconds, --minutes" in capsys.readouterr().err
     assert leave("bench", "pipeline", "--seed", "7") == 2
-    assert "its own options: none" in capsys.readouterr().err
+    assert "options of this benchmark: none" in capsys.readouterr().err
 
 
 def test_unknown_bench(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,10 +13,10 @@ from tests.examples import FOLDER, example
 
 
 def test_clickstream(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    example("clickstream").main(seconds=15)
-    told = capsys.readouterr().out
-    assert "latency of the last epoch: Latency(" in told
-    assert int(told.splitlines()[-1].split()[0]) > 0, told
+    example("clickstream").main(seconds=20)
+    shown = capsys.readouterr().out
+    assert "latency of the last epoch: Latency(" in shown
+    assert int(shown.splitlines()[-1].split()[0]) > 0, shown
 
 
 @pytest.mark.slow

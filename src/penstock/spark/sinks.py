@@ -39,6 +39,7 @@ class Sink(Protocol):
     returned, and after a crash of the driver. It need not read the DataFrame. A sink may have more members:
 
     - `takes_once`, true if it ignores an epoch that it has already;
+    - `replaces`, the place, as text, where it replaces what the first run of an epoch wrote;
     - `live()`, which returns the sink that couriers write to in live mode;
     - `close()`, which is called when the query ends.
     """
@@ -73,6 +74,12 @@ class Writer:
     def takes_once(self) -> bool:
         """Whether the sink ignores an epoch that it has already."""
         return self.format == "delta"
+
+    @property
+    def replaces(self) -> str | None:
+        """Folder in which the files of an epoch are replaced; None for other formats and modes."""
+        files = self.format in _FILES and self.mode is None
+        return str(self.options["path"]).rstrip("/") if files else None
 
     @property
     def merges(self) -> bool:
@@ -318,6 +325,11 @@ class Collect:
         self._folder = self._folder or tempfile.TemporaryDirectory(prefix="penstock-collect-")
         return FileSink("arrow", self._folder.name)
 
+    @property
+    def replaces(self) -> str:
+        """Name of this object: it replaces the rows of an epoch."""
+        return f"collect() {id(self)}"
+
     def write(self, df: DataFrame, epoch: int, flow_id: str) -> None:
         table = df.toArrow()
         with self._lock:
@@ -410,9 +422,8 @@ def late_sinks(
 
 def replaces(sink: Sink) -> str | None:
     """The place where a sink replaces earlier output of an epoch; None if it does not replace any."""
-    if isinstance(sink, Writer) and sink.format in _FILES and sink.mode is None:
-        return str(sink.options["path"]).rstrip("/")
-    return f"collect() {id(sink)}" if isinstance(sink, Collect) else None
+    place: str | None = getattr(sink, "replaces", None)
+    return place
 
 
 @dataclass(frozen=True)

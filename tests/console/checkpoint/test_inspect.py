@@ -154,7 +154,7 @@ def test_unknown_step_and_epoch(make: Make) -> None:
     _, checkpoint = make(WORD, *THREE)
     with pytest.raises(CheckpointError, match=r"no step 'nosuch'.*one of: words"):
         checkpoint.entries("nosuch")
-    with pytest.raises(CheckpointError, match=r"does not hold epoch 9.*0 to 2"):
+    with pytest.raises(CheckpointError, match=r"does not have epoch 9.*0 to 2"):
         checkpoint.entries("words", epoch=9)
 
 

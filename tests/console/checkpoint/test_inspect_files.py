@@ -185,8 +185,8 @@ def test_patches_are_shown(make: Make, tmp_path: Path, capsys: pytest.CaptureFix
     assert '["q", "r"]' in told
     assert run("state", "show", str(tmp_path), "--key", "a") == 0
     told = capsys.readouterr().out
-    assert 'added [["y", 3]] gone ["x"]' in told
-    assert "gone the first 1" in told
+    assert 'added [["y", 3]] removed ["x"]' in told
+    assert "removed the first 1" in told
     assert run("state", "ls", str(tmp_path)) == 0
     assert "~" not in capsys.readouterr().out
 

@@ -154,10 +154,10 @@ def test_status(serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "running epoch 41 migration lazy(16) 1 slot pending" in told
     assert "sum/0 4711 2-3 12,345 6.7 900 7" in told
     assert "sum/1 4712 0-1,4-7 - - -" in told
-    assert "changed hands 0-1: sum/0 to sum/1 (move)" in told
+    assert "slots moved 0-1: sum/0 to sum/1 (move)" in told
     assert "fetched 321 keys, 4.6 MB" in told
     assert "round trips 7 rows waited 35 ms" in told
-    assert "partial slots 3 left behind 88 keys" in told
+    assert "partial slots 3 left behind 88 keys, not requested yet" in told
     assert "evicted 11 keys" in told
 
 
@@ -272,7 +272,9 @@ def test_the_query_has_died(store: Store, tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     tell_of(store, "grpc://127.0.0.1:1", gone.pid)
-    with pytest.raises(SettingError, match=f"its process {gone.pid} is no more.*start the flow"):
+    with pytest.raises(
+        SettingError, match=f"its process {gone.pid} no longer runs.*start the flow"
+    ):
         RunningQuery(str(tmp_path)).status()
 
 

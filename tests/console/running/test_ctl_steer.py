@@ -60,7 +60,7 @@ def test_steer_tells_what_is_in_force(
     ]
     shown = told(capsys)
     assert "SLA average latency at most 2 s over any 5 s" in shown
-    assert "policy drs(0.3) dry run: it only tells" in shown
+    assert "policy drs(0.3) dry run: decisions are shown, not carried out" in shown
     assert "sum good 1 2 6 300 ms 30% 100%" in shown
 
 
@@ -88,7 +88,7 @@ def test_steer_without_options_changes_nothing(
     [
         (["--latency", "soon"], "FlowError: 'soon' is not a duration"),
         (["--margin", "1"], "SettingError: margin is 1"),
-        (["--margin", "nan"], "SettingError: margin=nan"),
+        (["--margin", "nan"], "SettingError: margin is nan"),
     ],
 )
 def test_steer_that_makes_no_sense(
@@ -150,7 +150,7 @@ def test_status_tells_of_functions_and_money(
     shown = told(capsys)
     assert "spent 0.0210 USD: hosts 0.0200, functions 0.0010" in shown
     assert "functions up, at most 20; 1,200 invocations, 34.5 s" in shown
-    assert "4 functions carry 700 of 2,000 records/s, 9 kept warm; it lasts: time for" in shown
+    assert "4 functions carry 700 of 2,000 records/s, 9 kept warm; the burst lasts: more" in shown
     query.functions = query.money = None
     assert run("status", str(tmp_path)) == 0
     assert "spent" not in told(capsys)

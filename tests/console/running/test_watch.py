@@ -66,13 +66,13 @@ def test_page(serve: Serve, tmp_path: Path) -> None:
     query.progress = epoch(7, mean_ms=240.0)
     look = Watcher(str(tmp_path)).look()
     told = words(page(look))
-    assert "running epoch 7 migration lazy(16) all in place policy switch(0.2)" in told
+    assert "running epoch 7 migration lazy(16) no slots pending policy switch(0.2)" in told
     assert "latency p50 216 ms p99 360 ms in epoch 7" in told
     assert "240 ms of 1,000 ms" in told
-    assert "at worst 240 ms" in told
+    assert "worst 240 ms" in told
     assert "SLA average latency at most 1 s over any 1 s kept" in told
     assert "sum severe 1 to 8 hosts, alert 500 ms, margin 20%" in told
-    assert "under way: scale out: slots 0-1 from sum/0 to sum/2" in told
+    assert "in progress: scale out: slots 0-1 from sum/0 to sum/2" in told
     assert "93% 930/s 4 640 ms never" in told
     assert "- 300/s 4 - -" in told
     assert "max not known 1 to 8 hosts, alert 125 ms, margin 20%, 25% of the bound" in told
@@ -81,7 +81,7 @@ def test_page(serve: Serve, tmp_path: Path) -> None:
     assert look is not None
     assert line(look) == (
         "running; epoch 7; latency 240 of 1,000 ms; sum severe on 2 hosts, "
-        "scale out: slots 0-1 from sum/0 to sum/2, hot: user=[42]; max not looked at yet"
+        "scale out: slots 0-1 from sum/0 to sum/2, hot keys: user=[42]; max not examined yet"
     )
 
 
@@ -95,7 +95,7 @@ def test_page_follows_the_sla(serve: Serve, tmp_path: Path) -> None:
     told = words(page(watcher.look()))
     assert "240 ms of 200 ms" in told
     assert "at most 0.2 s over any 1 s missed" in told
-    assert "dry run: it only tells" in told
+    assert "dry run: decisions are shown, not carried out" in told
 
 
 def test_page_of_a_burst_that_functions_carry(serve: Serve, tmp_path: Path) -> None:
@@ -134,10 +134,10 @@ def test_page_before_anything_is_known(serve: Serve, tmp_path: Path) -> None:
     told = words(page(look))
     assert "no epoch yet" in told
     assert "no rows yet" in told
-    assert "not looked at yet" in told
-    assert "no decision yet" in told
+    assert "not examined yet" in told
+    assert "no decisions yet" in told
     assert look is not None
-    assert line(look) == "running; no epoch yet; sum not looked at yet"
+    assert line(look) == "running; no epoch yet; sum not examined yet"
 
 
 def test_page_of_a_query_that_keeps_its_hosts(serve: Serve, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_page_of_a_query_that_keeps_its_hosts(serve: Serve, tmp_path: Path) -> N
     told = words(page(look))
     assert "latency p50 90 ms p99 150 ms in epoch 1,200" in told
     assert "sum/0 4711" in told
-    assert "autoscaling is off" in told
+    assert "Autoscaling is off. Turn it on with .elastic()." in told
     assert look is not None
     assert line(look) == "running; epoch 1,200; latency 100 ms"
 
@@ -160,7 +160,7 @@ def test_page_with_many_hosts_shows_the_worst(serve: Serve, tmp_path: Path) -> N
     told = page(Watcher(str(tmp_path)).look())
     shown = [f"sum/{n}" for n in range(102) if f" sum/{n} " in told]
     assert shown == [f"sum/{n}" for n in range(86, 102)]
-    assert "and 86 more that fare no worse" in told
+    assert "and 86 more, no less healthy" in told
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
@@ -240,7 +240,7 @@ def test_watching_ends_with_the_query(serve: Serve, tmp_path: Path, terminal: bo
     console = Console(file=output, width=104, force_terminal=terminal, legacy_windows=False)
     watch(str(tmp_path), console, once=False, pause=lambda _: happens.pop(0)())
     told = output.getvalue()
-    assert ("decisions" in told or "no decision yet" in told) == terminal
+    assert ("decisions" in told or "no decisions yet" in told) == terminal
     assert ("running; epoch 7; latency 240 of 1,000 ms; sum good on 1 host" in told) != terminal
     assert "has ended" in told
 
