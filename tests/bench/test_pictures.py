@@ -173,7 +173,7 @@ def test_what_was_not_run_is_left_out(
 def test_another_bench_is_refused(bench: str, tmp_path: Path) -> None:
     made = BENCHES[bench].pictures
     assert made is not None
-    with pytest.raises(SettingError, match=f"no report of bench {bench} but of 'pipeline'"):
+    with pytest.raises(SettingError, match=f"not a report of bench {bench} but of 'pipeline'"):
         draw(bench, made, {"bench": "pipeline", "results": {}}, tmp_path)
 
 
