@@ -186,7 +186,7 @@ class EpochRunner:
         self.versions.upkeep.stop()
 
     def begin(self, epoch: int) -> None:
-        """Continue from the checkpoint before `epoch`, the first one of this start. Later calls do nothing."""
+        """Continue from the checkpoint before `epoch`, the first of this start. Later calls do nothing."""
         if self.versions.newest is not None:
             return
         newest = max(self._store.epochs(), default=-1)
