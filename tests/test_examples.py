@@ -98,13 +98,17 @@ def test_an_example_says_what_it_shows_and_how_to_run_it(file: Path) -> None:
     assert any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in tree.body)
 
 
-def test_the_guide_on_testing_runs() -> None:
-    guide = (FOLDER.parent / "docs" / "guide.md").read_text()
-    section = guide.split("## Testing a flow")[1].split("\n## ")[0]
-    blocks = re.findall(r"```python\n(.*?)```", section, re.S)
-    names = {"flow": ps.flow(source("user string, n long")).key_by("user").aggregate(n=ps.count())}
-    for block in blocks:
+def python_blocks(page: str) -> list[str]:
+    """The Python code of a page of docs/."""
+    return re.findall(r"```python\n(.*?)```", (FOLDER.parent / "docs" / page).read_text(), re.S)
+
+
+def test_the_page_on_testing_runs() -> None:
+    names = {"ps": ps}
+    (processor,) = (block for block in python_blocks("guide.md") if "class Sessions" in block)
+    blocks = python_blocks("testing.md")
+    for block in (processor, *blocks):
         exec(block, names)
     names["test_clicks"]()  # type: ignore[operator]
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     assert set(FAULT_POINTS) >= {"host.applied"}

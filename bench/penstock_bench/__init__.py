@@ -1,23 +1,27 @@
-"""Benchmarks: each is run by `penstock bench NAME` and writes one JSON report.
+"""Benchmarks. Each is run by `penstock bench NAME` and writes one JSON report.
 
-cli.py         the verbs `penstock bench` and `penstock nexmark`, found by entry points
-catalog.py     the benchmarks by name: how each is run, its goals, its pictures
-report.py      what every report holds: commit, machine, settings, results, ratios; and goals for these
-charts.py      pictures as data, and how they are drawn; style.py: how they look
-sides.py       what several benchmarks compare with, and how triggers are timed
-live/          live queries, and the true latency of every row
+cli.py         the commands `penstock bench` and `penstock nexmark`, registered as entry points
+catalog.py     the benchmarks by name: how to run each, its goals, its charts
+report.py      the content of a report: commit, machine, settings, results, ratios; and goals for ratios
+charts.py      charts as data, and how they are drawn; style.py: colours and fonts
+sides.py       queries that several benchmarks compare with, and the timing of triggers
+broker.py      a Kafka broker for benchmarks and tests
+network.py     network namespaces as machines, with links that can fail; slow_link.py delays packets
+s3_server.py   an S3 server for benchmarks and tests; s3_faults.py: a proxy that injects faults
 
-pipeline/      throughput, latency and memory beside Spark's own stateful operators
-nexmark/       NEXMark's queries beside Spark's own streaming
-migration/     latency while state moves, and recovery from a host that is killed
+pipeline/      throughput, latency and memory, compared with Spark's own stateful operators
+nexmark/       NEXMark's queries, compared with Spark's own streaming
+migration/     latency while state moves, and recovery after a host is killed
 switch/        an SLA kept by scaling and balancing, simulated and live
 ordered/       ordered execution on many cores
-burst/         bursts taken up by short-lived workers
-chaos/         every fault there is on a live query, by a seed, and an oracle for the result
-soak/          a query that runs for an hour, and whether anything of it grows
-workloads/     what they run on
+burst/         bursts carried by short-lived workers
+live/          live mode compared with its peers; exact latencies of every row
+load/          the highest steady rate that keeps an SLA
+chaos/         random faults on a running query, and an oracle for its output
+soak/          resource usage of a query that runs for an hour
+workloads/     the data and queries that benchmarks run on
 
-In a benchmark's folder, `bench.py` runs it and computes its ratios, `pictures.py` says what is drawn,
-and `scenarios.py`, `sweeps.py` or `params.py` say as data what is run. Sides that are compared run in
-one session, in turns, over the same input and into the same sink.
+In a benchmark's folder, `bench.py` runs it and computes its ratios, `pictures.py` defines its charts, and
+`scenarios.py`, `sweeps.py` or `params.py` define its runs as data. Compared sides run in one session, in
+turn, over the same input and into the same sink.
 """

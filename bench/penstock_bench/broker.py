@@ -1,7 +1,7 @@
-"""A real Kafka broker on this machine, for tests and benchmarks: KRaft mode, from Maven's artifacts.
+"""A real Kafka broker on this machine, for tests and benchmarks: KRaft mode, from Maven artifacts.
 
-The artifacts come once, into the user's cache (`penstock.spark.maven`). A broker takes half a
-gigabyte of memory, a second or two to come up, and ports that are free.
+The artifacts are downloaded once, into the user's cache (`penstock.spark.maven`). A broker takes half a
+gigabyte of memory and a second or two to start, and listens on free ports.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.spark.maven import Artifact, is_cached, jar_folder
 
 KAFKA = "4.1.0"
 _BROKER = f"kafka-{KAFKA}"
-"""The folder of a broker's artifacts."""
+"""Folder of the broker's artifacts in the cache."""
 _COME_UP_S = 60
 _SETTINGS = """
 process.roles=broker,controller
@@ -44,24 +44,24 @@ log.retention.ms=-1
 
 
 class Broker:
-    """A broker that runs. `servers` is its address."""
+    """A running broker. `servers` is its address."""
 
     def __init__(self, jars: Path, folder: Path, servers: str) -> None:
-        """Its settings and data are in the folder."""
+        """Start a broker with the settings in the folder, where it also keeps its data."""
         self.servers, self._folder = servers, folder
         settings = str(folder / "server.properties")
         self._command = ["java", "-Xmx512m", "-cp", f"{jars}/*", "kafka.Kafka", settings]
         self.start()
 
     def start(self) -> None:
-        """Start its process, on the same port and data if it ran before; returns when it answers."""
+        """Start its process, with the same port and data after a restart, and wait until it answers."""
         with (self._folder / "log").open("ab") as log:
             process = self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
         try:
             _wait(lambda: process.poll() is not None or _answers(self.servers))
             if process.poll() is not None:
                 log_end = (self._folder / "log").read_text()[-2000:]
-                raise SettingError(f"the broker ended: {log_end}")
+                raise SettingError(f"the broker did not start: {log_end}")
         except BaseException:
             self.kill()
             raise
@@ -72,18 +72,18 @@ class Broker:
         self.process.wait()
 
     def create(self, topic: str, partitions: int = 1) -> str:
-        """Make a topic; returns its name."""
+        """Create a topic; returns its name."""
         from confluent_kafka.admin import AdminClient
         from confluent_kafka.cimpl import NewTopic
 
         admin = AdminClient({"bootstrap.servers": self.servers})
         admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
-        # It is there for all when its partitions have a leader.
+        # A topic can be used once its partitions have a leader.
         _wait(lambda: len(kafka(self.servers, topic, format="raw").partitions()) == partitions)
         return topic
 
     def grow(self, topic: str, partitions: int) -> None:
-        """Give a topic more partitions, so many in all; returns when they are there."""
+        """Raise a topic's number of partitions to `partitions`, and wait until it has them."""
         from confluent_kafka.admin import AdminClient
         from confluent_kafka.cimpl import NewPartitions
 
@@ -92,8 +92,8 @@ class Broker:
         _wait(lambda: len(kafka(self.servers, topic, format="raw").partitions()) == partitions)
 
     def produce(self, topic: str, messages: Iterable[Mapping[str, Any]]) -> None:
-        """Write messages, given as the arguments of confluent-kafka's `produce`; returns when they are
-        there."""
+        """Write messages and wait until the broker has them. Each is a set of arguments for confluent-kafka's
+        `produce`."""
         from confluent_kafka import Producer
 
         settings = {"bootstrap.servers": self.servers, "linger.ms": 5, "log_level": 2}
@@ -103,47 +103,50 @@ class Broker:
                 try:
                     producer.produce(topic, **message)
                     break
-                except BufferError:  # the broker is slow: so are we
+                except BufferError:  # the broker is slow: wait for it
                     producer.poll(0.1)
             producer.poll(0)
         if producer.flush(120):
-            raise SettingError(f"the broker did not take all messages for {topic}")
+            raise SettingError(f"the broker did not accept all messages for {topic}")
 
     def messages(self, topic: str) -> list[Any]:
         """All committed messages of a topic, by partition."""
         source = kafka(self.servers, topic, format="raw", options={"enable.partition.eof": True})
         consumer = source._consumer()
-        found: list[Any] = []
+        messages: list[Any] = []
         try:
             for name, position in source.first(source.partitions()).items():
-                found += _messages(consumer, name, position)
+                messages += _messages(consumer, name, position)
         finally:
             consumer.close()
-        return found
+        return messages
 
 
 def _messages(consumer: Any, name: str, position: int) -> list[Any]:
-    """Messages of a partition up to its end, which is told: transactions end with something that is none."""
+    """Messages of a partition up to its end. The end is taken from the consumer's EOF event, because
+    transaction markers also have offsets."""
     from confluent_kafka import KafkaError, TopicPartition
 
     topic, number = name.rsplit("/", 1)
     consumer.assign([TopicPartition(topic, int(number), position)])
-    found: list[Any] = []
+    messages: list[Any] = []
     until, ended = time.monotonic() + 20, False
     while not ended and time.monotonic() < until:
         for message in consumer.consume(1000, 0.2):
             if message.error() is None:
-                found.append(message)
+                messages.append(message)
             elif message.error().code() == KafkaError._PARTITION_EOF:
                 ended = True
     consumer.unassign()
-    return found
+    return messages
 
 
 @contextmanager
 def running_broker(address: str = "127.0.0.1") -> Iterator[Broker]:
-    """A broker at an address of this machine, which ends with the block. A `SettingError` if its artifacts
-    cannot be had."""
+    """A broker at an address of this machine, which ends with the block.
+
+    Raises `SettingError` if its artifacts cannot be downloaded.
+    """
     jars = broker_jars()
     folder = Path(tempfile.mkdtemp(prefix="penstock-kafka-"))
     port, controller = _free_ports(2)
@@ -167,20 +170,20 @@ def running_broker(address: str = "127.0.0.1") -> Iterator[Broker]:
 
 
 def broker_jars() -> Path:
-    """The folder with the broker and all that it needs; fetched if it is not there."""
+    """Folder with the jars of the broker and its dependencies, downloaded if needed."""
     return jar_folder(_BROKER, [Artifact("org.apache.kafka", "kafka_2.13", KAFKA)], transitive=True)
 
 
 def has_broker() -> bool:
-    """Whether what a broker needs is there, without fetching it."""
+    """Whether the broker's jars are in the cache. Downloads nothing."""
     return is_cached(_BROKER)
 
 
 def _free_ports(count: int) -> list[int]:
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
+    ports = [server.getsockname()[1] for server in sockets]
+    for server in sockets:
+        server.close()
     return ports
 
 
@@ -206,5 +209,5 @@ def _wait(done: Callable[[], bool]) -> None:
         except SettingError:
             pass
         if time.monotonic() > until:
-            raise SettingError("the broker does not answer", hint="look at its log")
+            raise SettingError("the broker does not answer", hint="see its log")
         time.sleep(0.05)

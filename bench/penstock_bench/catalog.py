@@ -31,25 +31,25 @@ from penstock_bench.switch import pictures as switch_pictures
 
 @dataclass(frozen=True)
 class Bench:
-    """One benchmark: how to run it, and what its figures should be."""
+    """One benchmark: how to run it, its goals and its charts."""
 
     run: Callable[..., Report]
-    """Takes a function that progress lines go to, whether to be quick, and its options by name."""
+    """Runs it. Takes a function for progress lines, whether to be quick, and its options by name."""
     goals: Mapping[str, Goal]
     pictures: Callable[[Result], Pictures] | None = None
-    """Makes pictures of a report, given as its JSON."""
+    """Makes charts from the JSON of a report."""
     options: tuple[str, ...] = ()
-    """Options of the command line that it takes beside those of all: seconds, minutes, seed, part."""
+    """Command-line options that only some benchmarks have: seconds, minutes, seed, part, cluster."""
     merged: Callable[[Result, Report], Report] | None = None
-    """Joins an earlier report, given as its JSON, and a new one of some parts."""
+    """Merges the JSON of an earlier report with a new report of some parts."""
 
     def must_take(self, name: str, options: Iterable[str]) -> None:
-        """Refuse options that are not the bench's, which is called `name`."""
+        """Raise `SettingError` for options that the benchmark `name` does not have."""
         if others := [f"--{option}" for option in options if option not in self.options]:
             own = ", ".join(f"--{option}" for option in self.options)
             raise SettingError(
                 f"bench {name} has no option {', '.join(others)}",
-                hint=f"its own options: {own or 'none'}",
+                hint=f"options of this benchmark: {own or 'none'}",
             )
 
 
@@ -68,15 +68,15 @@ BENCHES = {
 
 
 def find(name: str) -> Bench:
-    """The benchmark of that name.
+    """The benchmark of this name.
 
     >>> find("nosuch")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    penstock.errors.SettingError: there is no benchmark 'nosuch'. What to do: choose from: pipeline, ...
+    penstock.errors.SettingError: there is no benchmark 'nosuch'. What to do: use one of: pipeline, ...
     """
     if name not in BENCHES:
         raise SettingError(
-            f"there is no benchmark {name!r}", hint=f"choose from: {', '.join(BENCHES)}"
+            f"there is no benchmark {name!r}", hint=f"use one of: {', '.join(BENCHES)}"
         )
     return BENCHES[name]

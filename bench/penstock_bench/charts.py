@@ -1,6 +1,6 @@
-"""Pictures as data: panels with lines, bars, boxes and bounds, and the one function that draws them.
+"""Charts as data: panels with lines, bars, boxes and bounds, and the function that draws them.
 
-Each bench has a file `pictures.py` that makes such pictures of its report.
+Each benchmark has a file `pictures.py` that makes its charts from a report.
 """
 
 from __future__ import annotations
@@ -25,43 +25,43 @@ if TYPE_CHECKING:
 
 Numbers = Sequence[float | None]
 Pictures = dict[str, Callable[[], "Picture"]]
-"""How each picture is made, by file name without .png."""
+"""File name without .png -> a function that makes the chart."""
 DASHED: Any = (0, (4, 3))
 _ROW_CHARACTERS, _SIGN_CHARACTERS = 110, 6
-"""Characters that a row of a legend has room for, and that a line or box before a name takes up."""
+"""Width of a legend's row, and of the symbol before a name, in characters."""
 
 
-# -- what can be drawn
+# -- marks
 
 
 class Drawable(ABC):
-    """Something in a panel."""
+    """A mark in a panel."""
 
     name: str
-    """What a legend calls it; empty: nothing."""
+    """Name in the legend; empty for no entry."""
 
     @abstractmethod
     def draw(self, axes: Axes) -> Any:
-        """Draw it; gives what a legend shows of it."""
+        """Draw it; returns the handle for the legend."""
 
     def heights(self) -> Iterable[float | None]:
-        """Values that the vertical axis must reach."""
+        """Values that the vertical axis must include."""
         return ()
 
 
 @dataclass(frozen=True)
 class Line(Drawable):
-    """A line over places; points if `how` says so (ls="")."""
+    """A line, or points if `how` has ls=""."""
 
     places: Sequence[float]
     values: Numbers
     name: str = ""
     colour: str = INK
     band: tuple[Numbers, Numbers] | None = None
-    """The least and the most at each place."""
+    """Lowest and highest values at each place."""
     steps: bool = False
     how: Mapping[str, Any] = field(default_factory=dict)
-    """Further words for matplotlib, such as marker and ls."""
+    """Further arguments for matplotlib, such as marker and ls."""
 
     def draw(self, axes: Axes) -> Any:
         if self.band is not None:
@@ -80,7 +80,7 @@ class Line(Drawable):
 
 @dataclass(frozen=True)
 class Bars(Drawable):
-    """Bars at places, with whiskers from the least to the most if there are these."""
+    """Bars, with whiskers from the lowest to the highest value if there is a band."""
 
     places: Sequence[float]
     values: Sequence[float]
@@ -108,13 +108,13 @@ class Bars(Drawable):
 
 @dataclass(frozen=True)
 class Boxes(Drawable):
-    """A box for each group of values: quartiles, and whiskers to the least and the most."""
+    """One box per group of values: quartiles, and whiskers to the lowest and highest value."""
 
     groups: Sequence[Sequence[float]]
     colours: Sequence[str]
-    """One for each group."""
+    """One colour per group."""
     places: Sequence[float] | None = None
-    """0, 1, 2 ... if none."""
+    """Horizontal positions; None for 0, 1, 2 ..."""
     width: float = 0.5
     name: str = ""
 
@@ -143,7 +143,7 @@ class Boxes(Drawable):
 
 @dataclass(frozen=True)
 class Bound(Drawable):
-    """A dashed line across: at a height, or at a place."""
+    """A dashed line: horizontal at a value, or vertical at a place."""
 
     at: float
     name: str = ""
@@ -156,7 +156,7 @@ class Bound(Drawable):
 
 @dataclass(frozen=True)
 class Shade(Drawable):
-    """A time in grey."""
+    """A grey vertical band, such as a span of time."""
 
     start: float
     end: float
@@ -168,11 +168,12 @@ class Shade(Drawable):
 
 @dataclass(frozen=True)
 class Text(Drawable):
-    """A small text, so many points from a place and a height."""
+    """A small text near a point."""
 
     text: str
     at: tuple[float, float]
     by: tuple[int, int] = (4, 3)
+    """Offset from the point, in typographic points."""
     align: str = "left"
     name: str = ""
 
@@ -192,68 +193,71 @@ class Text(Drawable):
 
 
 def _known(values: Numbers) -> Any:
-    """The values with gaps where nothing is known."""
+    """The values as an array, with nan for None, which leaves gaps in a line."""
     return np.array([np.nan if value is None else value for value in values], float)
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes and what is in it."""
+    """One pair of axes and its marks."""
 
     marks: Sequence[Drawable]
     x: str = ""
-    """What stands below, with its unit."""
+    """Label of the horizontal axis, with its unit."""
     y: str = ""
+    """Label of the vertical axis, with its unit."""
     title: str = ""
     note: str = ""
-    """Small, at the right of the title."""
+    """Small text to the right of the title."""
     log: Literal["", "x", "y", "xy"] = ""
+    """Axes with a logarithmic scale."""
     percent: bool = False
-    """Heights are shares of 1, shown as per cent."""
+    """Whether values are shares of 1, shown as per cent."""
     ticks: Sequence[float] | None = None
-    """The places that are written below."""
+    """Ticks of the horizontal axis."""
     names: Sequence[str] = ()
-    """What the places 0, 1, 2 ... are called."""
+    """Labels of the horizontal positions 0, 1, 2 ..."""
     x_from: float | None = None
     x_to: float | None = None
     y_from: float | None = None
     y_to: float | None = None
     y_names: Sequence[str] = ()
-    """What the heights 0, 1, 2 ... are called."""
+    """Labels of the vertical positions 0, 1, 2 ..."""
     own_legend: bool = False
-    """Names stand in the panel, not below the picture."""
+    """Whether the legend is in the panel, not below the chart."""
     turned: bool = False
-    """Ticks' texts are small and upright: there are many."""
+    """Whether tick labels are small and vertical, for when there are many."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """Panels under a title, row by row."""
+    """A chart: panels under a title, row by row."""
 
     title: str
     panels: Sequence[Panel]
     columns: int = 1
     share_x: bool | Literal["col"] = True
     share_y: bool | Literal["row"] = False
-    """Panels that share an axis also share its bounds, and name it once."""
+    """Whether panels share the vertical axis. Panels that share an axis have the same limits and one
+    label."""
     legend: Sequence[str] = ()
-    """Names in the order of the legend; others, and all if there are none, stand as they come."""
+    """Names that come first in the legend, in this order; the others follow in the order of drawing."""
 
 
-# -- how it is drawn
+# -- drawing
 
 
 def draw(
     bench: str, pictures: Callable[[Result], Pictures], report: Result, folder: Path
 ) -> list[Path]:
-    """Draw all that a report of a bench tells into PNG files in this folder, and say which.
+    """Draw all charts of a report into PNG files in this folder; returns the files.
 
-    The folder is made if it is not there. Pictures of an earlier report are replaced.
+    The folder is created if needed. Charts of an earlier report are replaced.
     """
     if report.get("bench") != bench:
         raise SettingError(
-            f"this is no report of bench {bench} but of {report.get('bench')!r}",
-            hint=f"give one that `penstock bench {bench} --json FILE` wrote",
+            f"this is not a report of bench {bench} but of {report.get('bench')!r}",
+            hint=f"use a report written by `penstock bench {bench} --json FILE`",
         )
     made = pictures(report)
     return style.save({f"{name}.png": _drawing(make) for name, make in made.items()}, folder)
@@ -264,7 +268,7 @@ def _drawing(make: Callable[[], Picture]) -> Callable[[], Figure]:
 
 
 def figure_of(picture: Picture) -> Figure:
-    """The picture, drawn."""
+    """Draw a chart as a matplotlib figure."""
     from matplotlib.figure import Figure
 
     columns = picture.columns
@@ -284,7 +288,7 @@ def figure_of(picture: Picture) -> Figure:
             axis.legend(named.values(), named.keys(), loc="upper right")
         else:
             handles.update(named)
-    # Now that all is drawn, each axis knows what it must reach.
+    # Axes are set last, when all marks are drawn and their limits are known.
     for number, (axis, panel) in enumerate(zip(axes.flat, picture.panels, strict=False)):
         row, column = divmod(number, columns)
         shown = panel
@@ -306,13 +310,13 @@ def figure_of(picture: Picture) -> Figure:
 
 
 def _legend_columns(names: Sequence[str]) -> int:
-    """As many as find room side by side: one row, or else columns as wide as the longest name."""
+    """Number of columns of a legend: one row if all names fit, else columns as wide as the longest name."""
     widths = [len(name) + _SIGN_CHARACTERS for name in names]
     return len(names) if sum(widths) <= _ROW_CHARACTERS else min(5, _ROW_CHARACTERS // max(widths))
 
 
 def _peers(picture: Picture, row: int) -> Sequence[Panel] | None:
-    """Panels with the same vertical axis as those of a row; None: each has its own."""
+    """Panels that share the vertical axis with those of a row; None if each has its own."""
     if picture.share_y == "row":
         return picture.panels[row * picture.columns : (row + 1) * picture.columns]
     return picture.panels if picture.share_y else None
@@ -351,17 +355,17 @@ def _set_axes(axes: Axes, panel: Panel, peers: Sequence[Panel] | None) -> None:
 
 
 def _reach(panels: Sequence[Panel]) -> tuple[float, float]:
-    """The least and the most that a logarithmic axis shows."""
+    """Lowest and highest positive value of these panels."""
     heights = [value for panel in panels for mark in panel.marks for value in mark.heights()]
     shown = [value for value in heights if value is not None and value > 0]
     return min(shown), max(shown)
 
 
-# -- marks that are made of several results
+# -- marks made from several results
 
 
 def medians(rounds: Mapping[float, Sequence[float]], name: str, colour: str, **how: Any) -> Line:
-    """A line through the medians of some rounds, with a band from the least to the most.
+    """A line through the medians of rounds, with a band from the lowest to the highest value.
 
     >>> medians({1: [3.0, 1.0, 2.0]}, "one", "red").values
     [2.0]
@@ -374,9 +378,10 @@ def medians(rounds: Mapping[float, Sequence[float]], name: str, colour: str, **h
 def bar_groups(
     sides: Mapping[str, tuple[str, Sequence[Sequence[float]]]], whiskers: bool = True
 ) -> list[Drawable]:
-    """Bars side by side at 0, 1, 2 ...: of each side its name, its colour and values by place.
+    """Groups of bars at 0, 1, 2 ..., with one bar per side in each. A side has a name, a colour and values
+    by place.
 
-    A bar is the median of its values; whiskers go from the least to the most.
+    A bar is the median of its values; whiskers go from the lowest to the highest.
     """
     width, marks = 0.84 / len(sides), list[Drawable]()
     for number, (name, (colour, groups)) in enumerate(sides.items()):

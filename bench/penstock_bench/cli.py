@@ -1,4 +1,4 @@
-"""`penstock bench` and `penstock nexmark`, which Penstock finds by the entry points of this package."""
+"""The commands `penstock bench` and `penstock nexmark`, registered by the entry points of this package."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ nexmark = typer.Typer(
 )
 
 _LINE_S = 5.0
-"""Between two lines, where there is no terminal to draw on."""
+"""Seconds between two progress lines, if there is no terminal to draw on."""
 
 
 @bench.command()
@@ -27,40 +27,40 @@ def run_bench(
         str,
         typer.Argument(
             metavar="NAME",
-            help="Which one: pipeline, migration, nexmark, switch, ordered, burst, chaos, live, load "
+            help="Benchmark: pipeline, migration, nexmark, switch, ordered, burst, chaos, live, load "
             "or soak.",
         ),
     ],
     json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write the report there.")
+        str | None, typer.Option("--json", metavar="FILE", help="Write the report to this file.")
     ] = None,
     plots: Annotated[
-        str | None, typer.Option("--plots", metavar="DIR", help="Draw pictures there.")
+        str | None, typer.Option("--plots", metavar="DIR", help="Draw charts into this folder.")
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A short run: to see it work, not to quote.")
+        bool, typer.Option("--quick", help="Run a short version, to try it out.")
     ] = False,
     seconds: Annotated[
-        float | None, typer.Option(min=15, metavar="S", help="chaos: how long faults come.")
+        float | None,
+        typer.Option(min=15, metavar="S", help="chaos: length of the load in seconds."),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(metavar="N", help="chaos: the same seed, the same faults.")
+        int | None, typer.Option(metavar="N", help="chaos: seed of the faults.")
     ] = None,
     cluster: Annotated[
         bool,
-        typer.Option(
-            "--cluster", help="chaos: on a standalone cluster, with Kafka in front and S3 behind."
-        ),
+        typer.Option("--cluster", help="chaos: run on a standalone cluster, with Kafka and S3."),
     ] = False,
     minutes: Annotated[
-        float | None, typer.Option(min=0.25, metavar="M", help="soak: how long it runs.")
+        float | None,
+        typer.Option(min=0.25, metavar="M", help="soak: length of the run in minutes."),
     ] = None,
     part: Annotated[
         list[str] | None,
-        typer.Option(metavar="P", help="live: only this part; may be given again."),
+        typer.Option(metavar="P", help="live: run only this part; may be repeated."),
     ] = None,
 ) -> None:
-    """Run a benchmark and show its figures beside their goals."""
+    """Run a benchmark and show its metrics with their goals."""
     import json
     from pathlib import Path
 
@@ -74,14 +74,16 @@ def run_bench(
     chosen, console = find(name), Console(soft_wrap=True, highlight=False, markup=False)
     file = Path(json_file) if json_file else None
     if file is not None and not file.parent.is_dir():
-        raise SettingError(f"cannot write {file}: no such folder", hint="make the folder first")
+        raise SettingError(f"cannot write {file}: no such folder", hint="create the folder first")
     if plots is not None and chosen.pictures is None:
-        raise SettingError(f"bench {name} draws no pictures", hint="leave --plots out")
+        raise SettingError(f"bench {name} has no charts", hint="leave --plots out")
     if plots is not None and not Path(plots).is_dir():
-        raise SettingError(f"cannot draw to {plots}: no such folder", hint="make the folder first")
-    given: dict[str, object] = {"seconds": seconds, "seed": seed, "minutes": minutes}
-    given |= {"part": part or None, "cluster": cluster or None}
-    options = {option: value for option, value in given.items() if value is not None}
+        raise SettingError(
+            f"cannot draw to {plots}: no such folder", hint="create the folder first"
+        )
+    arguments: dict[str, object] = {"seconds": seconds, "seed": seed, "minutes": minutes}
+    arguments |= {"part": part or None, "cluster": cluster or None}
+    options = {option: value for option, value in arguments.items() if value is not None}
     chosen.must_take(name, options)
     report = chosen.run(console.print, quick, **options)
     if chosen.merged is not None and file is not None and file.exists():
@@ -91,36 +93,36 @@ def run_bench(
         file.write_text(report.to_json() + "\n")
     if plots is not None and chosen.pictures is not None:
         for picture in draw(name, chosen.pictures, json.loads(report.to_json()), Path(plots)):
-            console.print(f"drawn: {picture}")
+            console.print(f"wrote {picture}")
 
 
 @nexmark.command("generate")
 def generate(
     events: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Persons, auctions and bids together.")
+        int, typer.Option(min=0, metavar="N", help="Number of persons, auctions and bids together.")
     ],
-    output: Annotated[str, typer.Option(metavar="DIR", help="The folder for the three files.")],
-    seed: Annotated[int, typer.Option(metavar="S", help="The same seed, the same events.")] = 1,
+    output: Annotated[str, typer.Option(metavar="DIR", help="Folder for the three files.")],
+    seed: Annotated[int, typer.Option(metavar="S", help="Seed of the events.")] = 1,
     rate: Annotated[
-        int, typer.Option(min=1, metavar="R", help="Events in a second of event time.")
+        int, typer.Option(min=1, metavar="R", help="Events per second of event time.")
     ] = 10_000,
     shape: Annotated[
-        str, typer.Option(help="How the rate goes: flat, burst, sine, step.")
+        str, typer.Option(help="Shape of the rate: flat, burst, sine or step.")
     ] = "flat",
-    format: Annotated[str, typer.Option(help="The files' format: ndjson or parquet.")] = "ndjson",
+    format: Annotated[str, typer.Option(help="Format of the files: ndjson or parquet.")] = "ndjson",
     hot: Annotated[
         str, typer.Option(help="Hot keys: canonical (they change) or zipf (they stay).")
     ] = "canonical",
     disorder: Annotated[
-        int, typer.Option(min=0, metavar="MS", help="How late events may leave, in milliseconds.")
+        int, typer.Option(min=0, metavar="MS", help="Longest delay of an event, in milliseconds.")
     ] = 0,
 ) -> None:
-    """Write person, auction and bid files: the same ones whenever the options are the same."""
+    """Write person, auction and bid files. The same options give the same files."""
     from typing import Any, cast
 
     from rich.console import Console
 
-    from penstock.console.terminal import telling
+    from penstock.console.terminal import progress_messages
     from penstock_bench.workloads.nexmark.config import NexmarkConfig
     from penstock_bench.workloads.nexmark.generator import generate
 
@@ -133,11 +135,11 @@ def generate(
         disorder_ms=disorder,
     )
     console = Console(highlight=False, soft_wrap=True)
-    with telling(console) as tell:
-        say = _seldom(console.is_terminal, tell, "Generating", "made")
+    with progress_messages(console) as tell:
+        say = _seldom(console.is_terminal, tell, "Generating", "generated")
         counts = generate(config, output, cast(Any, format), lambda done: say(done, events))
-    told = ", ".join(f"{count:,} {stream}" for stream, count in counts.items())
-    console.print(f"{output}: {told}")
+    written = ", ".join(f"{count:,} {stream}" for stream, count in counts.items())
+    console.print(f"{output}: {written}")
 
 
 def _run(
@@ -147,12 +149,12 @@ def _run(
 
     from rich.console import Console
 
-    from penstock.console.terminal import cleaned_up, telling
+    from penstock.console.terminal import cleaned_up, progress_messages
     from penstock_bench.workloads.nexmark.run import run
 
     console, began = Console(highlight=False, soft_wrap=True), time.monotonic()
     with cleaned_up(console) as resources:
-        tell = resources.enter_context(telling(console))
+        tell = resources.enter_context(progress_messages(console))
         done = _seldom(console.is_terminal, tell, name, "done")
         rows = run(
             name,
@@ -169,9 +171,9 @@ def _run(
 
 
 def _seldom(
-    terminal: bool, tell: Callable[[str], None], what: str, did: str
+    terminal: bool, tell: Callable[[str], None], task: str, verb: str
 ) -> Callable[[int, int], None]:
-    """Tell how many events are done: always on a terminal, else every few seconds."""
+    """A function that shows how many events are done: at each call on a terminal, else every few seconds."""
     import time
 
     began = last = 0.0
@@ -183,33 +185,31 @@ def _seldom(
         if terminal or now - last >= _LINE_S:
             last = now
             rate = events / max(now - began, 0.001)
-            tell(f"{what}: {events:,} of {of:,} events {did}, {rate:,.0f} a second")
+            tell(f"{task}: {events:,} of {of:,} events {verb}, {rate:,.0f} per second")
 
     return say
 
 
 def _query(name: str) -> Callable[..., None]:
-    """The verb of one query."""
+    """The command of one query."""
 
     def query(
         folder: Annotated[
             str,
-            typer.Option(
-                "--input", metavar="DIR", help="A folder of person, auction and bid files."
-            ),
+            typer.Option("--input", metavar="DIR", help="Folder of person, auction and bid files."),
         ],
         output: Annotated[
             str,
-            typer.Option(metavar="FILE", help="Where the rows go: a .parquet or .ndjson file."),
+            typer.Option(metavar="FILE", help="Output file: .parquet or .ndjson."),
         ],
         hosts: Annotated[
-            int, typer.Option(min=1, max=64, metavar="N", help="Hosts of each keyed step.")
+            int, typer.Option(min=1, max=64, metavar="N", help="Number of hosts per keyed step.")
         ] = 2,
         batch_rows: Annotated[
-            int, typer.Option(min=1, metavar="N", help="Events in an epoch.")
+            int, typer.Option(min=1, metavar="N", help="Events per epoch.")
         ] = 100_000,
         master: Annotated[
-            str | None, typer.Option(metavar="M", help="Spark's master; local if none.")
+            str | None, typer.Option(metavar="M", help="URL of Spark's master; local by default.")
         ] = None,
     ) -> None:
         _run(name, folder, output, hosts, batch_rows, master)

@@ -1,18 +1,18 @@
-"""Machines on this one: network namespaces on one switch, whose links can be cut, slowed and made lossy.
+"""Simulated machines: network namespaces on one switch, whose links can be cut, slowed and made lossy.
 
     with Network("head", "left", "right") as network:
         process = network.start("left", ["python", "server.py", network.address("left")])
-        with network.cut("left", "right"):        # packets are dropped: nobody is told
+        with network.cut("left", "right"):        # packets are dropped silently
             ...
-        with network.lossy("head", "right", 0.1): # a tenth of them, in both directions
+        with network.lossy("head", "right", 0.1): # a tenth is dropped, in both directions
             ...
 
-The switch is a namespace, too, so nothing of this machine's own network is touched. Packets are dropped where
-they arrive (iptables); those of a slow link go through a process that keeps them for a while
-(`slow_link.py`), since not every kernel can delay packets by itself.
+The switch is a namespace too, so this machine's own network is not touched. Packets are dropped where they
+arrive, by iptables. Packets of a slow link go through a process that delays them (`slow_link.py`), since
+not every kernel can.
 
-Names of namespaces hold the id of the process that made them: what a killed run has left is removed by the
-next one.
+Names of namespaces contain the id of the process that made them, so that the next run can remove those of a
+killed run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SUBNET = "10.77.0"
 
 
 def not_allowed() -> str:
-    """Why this process cannot make networks; empty if it can."""
+    """The reason why this process cannot create networks; empty if it can."""
     if missing := [tool for tool in ("ip", "iptables") if shutil.which(tool) is None]:
         return f"no {' and no '.join(missing)} on this machine"
     name = f"{_PREFIX}-{os.getpid()}-try"
@@ -64,8 +64,8 @@ def not_allowed() -> str:
 
 
 class Network:
-    """Machines by name, each with an address on one switch. A context: at its end all their processes are
-    killed."""
+    """Machines by name, each with an address on one switch. A context manager, which kills all their
+    processes at the end."""
 
     def __init__(self, *names: str) -> None:
         self._names = names
@@ -87,12 +87,12 @@ class Network:
         return f"{_SUBNET}.{self._names.index(name) + 1}"
 
     def number(self, name: str) -> int:
-        """What the system calls a machine's network: the inode of its namespace."""
+        """The system's id of a machine's network: the inode of its namespace."""
         return os.stat(f"/var/run/netns/{self._spaces[name]}").st_ino
 
     @contextmanager
     def entered(self, name: str) -> Iterator[None]:
-        """Let this thread, and the threads and processes that it starts meanwhile, be on a machine."""
+        """Run the block on a machine: this thread, and the threads and processes that it starts."""
         with (
             open("/proc/thread-self/ns/net") as back,
             open(f"/var/run/netns/{self._spaces[name]}") as space,
@@ -116,7 +116,7 @@ class Network:
         stdout: int | IO[Any] | None = None,
         stderr: int | IO[Any] | None = None,
     ) -> subprocess.Popen[str]:
-        """Start a process on a machine; it is killed at the network's end at the latest."""
+        """Start a process on a machine. It is killed when the network ends."""
         process = subprocess.Popen(
             self.command(name, command),
             env={**os.environ, **(env or {})},
@@ -128,30 +128,30 @@ class Network:
         self._processes.append(process)
         return process
 
-    # -- what can be wrong with a link
+    # -- faults of a link
 
     @contextmanager
     def cut(self, one: str, other: str) -> Iterator[None]:
-        """Let no packet go between two machines."""
+        """Drop all packets between two machines."""
         with self.cut_one_way(one, other), self.cut_one_way(other, one):
             yield
 
     @contextmanager
     def cut_one_way(self, sender: str, receiver: str) -> Iterator[None]:
-        """Let no packet of one machine arrive at another; those of the other do arrive."""
+        """Drop all packets from `sender` to `receiver`, but not in the other direction."""
         with self._dropping(sender, receiver):
             yield
 
     @contextmanager
     def lossy(self, one: str, other: str, share: float) -> Iterator[None]:
-        """Let a share of the packets between two machines be lost."""
+        """Drop a share of the packets between two machines, at random."""
         chance = ("-m", "statistic", "--mode", "random", "--probability", str(share))
         with self._dropping(one, other, chance), self._dropping(other, one, chance):
             yield
 
     @contextmanager
     def slow(self, one: str, other: str, delay_ms: float) -> Iterator[None]:
-        """Let packets between two machines take this much longer, in each direction."""
+        """Delay packets between two machines by `delay_ms` milliseconds, in each direction."""
         ends = [(self._spaces[one], self.address(other)), (self._spaces[other], self.address(one))]
         device = f"slow{len(self._processes)}"
         relay = subprocess.Popen(
@@ -162,7 +162,7 @@ class Network:
         )
         self._processes.append(relay)
         assert relay.stdout is not None
-        relay.stdout.readline()  # it is there
+        relay.stdout.readline()  # written when the devices exist
         for space, address in ends:
             _run("ip", "-n", space, "link", "set", device, "up", "mtu", "1500")
             _run("ip", "-n", space, "route", "add", f"{address}/32", "dev", device)
@@ -203,10 +203,10 @@ class Network:
             _run("ip", "-n", space, "addr", "add", f"{self.address(name)}/24", "dev", "eth0")
             for device in ("lo", "eth0"):
                 _run("ip", "-n", space, "link", "set", device, "up")
-            # A process asks by which address it would leave to find out its own.
+            # Processes find out their own address from the default route.
             _run("ip", "-n", space, "route", "add", "default", "via", f"{_SUBNET}.254")
             for setting in ("all", "default"):
-                # of slow links: the answer comes by another way
+                # On slow links, replies arrive by another device.
                 loose = f"echo 0 > /proc/sys/net/ipv4/conf/{setting}/rp_filter"
                 _run(*self.command(name, ["sh", "-c", loose]))
 
@@ -223,7 +223,7 @@ class Network:
 
 def _enter(space: int) -> None:
     if ctypes.CDLL(None, use_errno=True).setns(space, 0):
-        raise OSError(ctypes.get_errno(), "cannot enter the network of a machine")
+        raise OSError(ctypes.get_errno(), "cannot enter the network namespace of a machine")
 
 
 def _run(*command: str) -> str:
@@ -251,7 +251,7 @@ def _remove_space(space: str) -> None:
 
 
 def _remove_left_behind() -> None:
-    """Remove the namespaces of runs that are dead."""
+    """Remove the namespaces of runs whose process has ended."""
     for space in _spaces_there():
         prefix, _, rest = space.partition("-")
         maker = rest.partition("-")[0]

@@ -1,4 +1,4 @@
-"""The report of a bench: where it ran, with what, what came out, and its ratios beside their goals."""
+"""The report of a benchmark: machine, settings, results, and ratios with their goals."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from rich.table import Table
 from rich.text import Text
 
 Show = Callable[[str], None]
-"""Where the lines go that tell how far a bench has come."""
+"""A function that shows a progress line."""
 
 
 Result = dict[str, Any]
-"""One result of a report, or a report, as its JSON has it."""
+"""The JSON of one result of a report, or of a whole report."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One figure measured several times: its median, and how far the runs were apart."""
+    """A metric measured several times: its median, lowest and highest value."""
 
     median: float
     low: float
@@ -35,7 +35,8 @@ class Sample:
 
     @staticmethod
     def of(values: list[float]) -> Sample:
-        """
+        """The sample of these values.
+
         >>> Sample.of([3.0, 1.0, 2.0])
         Sample(median=2.0, low=1.0, high=3.0, n=3)
         """
@@ -44,7 +45,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Report:
-    """What every bench writes."""
+    """The report that every benchmark writes."""
 
     bench: str
     settings: dict[str, Any]
@@ -62,13 +63,13 @@ class Report:
 
 @dataclass(frozen=True)
 class PartResult:
-    """What one part of a bench gave, and when and with what it was run."""
+    """The results of one part of a benchmark, and its settings."""
 
     settings: dict[str, Any]
     results: dict[str, Any]
 
     def to_plain(self, quick: bool) -> dict[str, Any]:
-        """The results, with a mark of the run that they are of."""
+        """The results, with the commit, date and settings of their run."""
         run = {
             "commit": _git("rev-parse", "HEAD") or "unknown",
             "dirty": bool(_git("status", "--porcelain")),
@@ -80,7 +81,7 @@ class PartResult:
 
 
 def describe_machine() -> dict[str, Any]:
-    """What the figures depend on, and nothing that names the machine."""
+    """Properties of the machine that results depend on, without anything that identifies it."""
     import pyarrow
     import pyspark
 
@@ -95,7 +96,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def _git(*words: str) -> str:
-    """Ask git about the source tree that this runs from; empty outside of one."""
+    """Output of a git command in this source tree; empty if there is none."""
     here = Path(__file__).resolve().parent
     try:
         done = subprocess.run(
@@ -107,15 +108,15 @@ def _git(*words: str) -> str:
 
 
 def by(results: Iterable[Result], *facts: str) -> dict[tuple[Any, ...], list[Result]]:
-    """Results by their values of some facts, in the order in which these first come.
+    """Results grouped by their values of some facts, in the order of first occurrence.
 
     >>> by([{"seed": 1, "alpha": 0.5}, {"seed": 2, "alpha": 0.5}], "alpha").keys()
     dict_keys([(0.5,)])
     """
-    found: dict[tuple[Any, ...], list[Result]] = {}
+    groups: dict[tuple[Any, ...], list[Result]] = {}
     for result in results:
-        found.setdefault(tuple(result[fact] for fact in facts), []).append(result)
-    return found
+        groups.setdefault(tuple(result[fact] for fact in facts), []).append(result)
+    return groups
 
 
 def having(results: Iterable[Result], **facts: Any) -> list[Result]:
@@ -128,14 +129,14 @@ def having(results: Iterable[Result], **facts: Any) -> list[Result]:
 
 
 def mean(results: Sequence[Result], of: str) -> float:
-    """The mean of a figure over results; those that lack it do not count."""
+    """The mean of a metric over results. Results where it is None do not count."""
     values = [float(result[of]) for result in results if result[of] is not None]
     return sum(values) / len(values) if values else float("nan")
 
 
 @dataclass(frozen=True)
 class Goal:
-    """A bound on a figure, from one side or from both.
+    """A lower or upper bound of a metric, or both.
 
     >>> Goal(at_least=2.5).met(3.0), Goal(at_most=64).met(80.0), str(Goal(at_least=2.5))
     (True, False, 'at least 2.5')
@@ -145,7 +146,7 @@ class Goal:
     at_most: float | None = None
 
     def met(self, value: float) -> bool:
-        """Whether the value keeps the bound; one that is not a number keeps none."""
+        """Whether the value is within the bounds; nan never is."""
         low = self.at_least is None or value >= self.at_least
         high = self.at_most is None or value <= self.at_most
         return low and high and value == value
@@ -156,9 +157,9 @@ class Goal:
 
 
 def judged(figures: Mapping[str, float], goals: Mapping[str, Goal]) -> Table:
-    """Every figure beside its goal, if it has one, and every goal that nothing was measured for."""
+    """A table of all metrics with their goals, if any, including goals whose metric was not measured."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("figure")
+    table.add_column("metric")
     table.add_column("measured", justify="right")
     table.add_column("goal")
     table.add_column("")

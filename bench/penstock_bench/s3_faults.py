@@ -1,7 +1,8 @@
-"""A proxy in front of an S3 server that gives bad answers by order.
+"""A proxy in front of an S3 server that injects faults.
 
-A proxy is one object: `proxy.order(S3Fault("throttle", share=0.2))`, `proxy.clear()`. Another process orders
-by HTTP: PUT a JSON list of faults to `proxy.control`, DELETE clears, GET tells what was done so far.
+In the same process, use `proxy.order(S3Fault("throttle", share=0.2))` and `proxy.clear()`. Other processes
+use HTTP: PUT a JSON list of faults to `proxy.control`, DELETE to clear them, GET for the counts of requests
+and faults.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from urllib.parse import urlsplit
 from penstock import codec
 
 Kind = Literal[
-    "slow",  # the answer begins `seconds` later
-    "trickle",  # the body of the answer comes in pieces, and takes `seconds`
-    "hang",  # no answer for `seconds`, and then the connection is cut; nothing was done
-    "error",  # `status` (500, 502, 503); nothing was done
-    "throttle",  # 503 SlowDown; nothing was done
-    "reset",  # the connection is cut; nothing was done
-    "lost",  # the request is done, and the connection is cut before the answer
-    "cut",  # the connection is cut in the middle of the answer's body
+    "slow",  # the response begins `seconds` later
+    "trickle",  # the body of the response is sent in pieces, over `seconds`
+    "hang",  # no response for `seconds`, then the connection is cut; the request is not executed
+    "error",  # `status` (500, 502, 503); the request is not executed
+    "throttle",  # 503 SlowDown; the request is not executed
+    "reset",  # the connection is cut; the request is not executed
+    "lost",  # the request is executed, but the connection is cut before the response
+    "cut",  # the connection is cut in the middle of the response's body
     "denied",  # 403 AccessDenied
     "expired",  # 400 ExpiredToken
     "skewed",  # 403 RequestTimeTooSkewed
@@ -43,33 +44,35 @@ _ANSWERS = {
 }
 _ERRORS = {500: "InternalError", 502: "BadGateway", 503: "ServiceUnavailable"}
 _CONTROL = "/.faults"
-"""No bucket can have this name."""
+"""Path of the control interface; no bucket can have this name."""
 _HOP_BY_HOP = ("connection", "expect", "keep-alive", "transfer-encoding")
 _AT_ONCE = struct.pack("ii", 1, 0)
-"""SO_LINGER of a socket whose connection is reset when it is closed."""
+"""SO_LINGER value with which closing a socket resets its connection."""
 _PIECES = 10
-"""Pieces of a body that trickles."""
+"""Pieces of a body that is sent slowly."""
 
 
 @dataclass(frozen=True)
 class S3Fault:
-    """What is to go wrong, with which requests."""
+    """A fault, and the requests that it applies to."""
 
     kind: Kind
     share: float = 1.0
-    """Share of the requests that match, by the proxy's seed."""
+    """Share of the matching requests that fail, chosen at random with the proxy's seed."""
     count: int | None = None
-    """How many times; None: until it is cleared."""
+    """Number of requests that fail; None for no limit."""
     method: str = ""
-    """Only with this method; empty: with any."""
+    """HTTP method of matching requests; empty for any."""
     path: str = ""
-    """Only where this pattern is found in the path or query, as sent."""
+    """Regular expression searched for in the path and query of matching requests, as sent."""
     seconds: float = 0.0
+    """Length of a delay, for the kinds that have one."""
     status: int = 500
+    """HTTP status of the kind "error"."""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind) or (self.kind == "error" and self.status not in _ERRORS):
-            raise ValueError(f"no such fault: {self}")
+            raise ValueError(f"unknown kind or status: {self}")
 
 
 @dataclass
@@ -79,18 +82,18 @@ class _Order:
 
 
 class FaultProxy:
-    """A proxy that runs. `endpoint` is the URL to give instead of the server's."""
+    """A running proxy. `endpoint` is the URL to use instead of the server's."""
 
     def __init__(self, server: str, seed: int = 0, address: str = "127.0.0.1") -> None:
-        """It listens at an address of this machine, and passes requests on to the server's URL."""
+        """Listen at an address of this machine, and forward requests to the server's URL."""
         self._random = random.Random(seed)
         self._lock = threading.Lock()
         self._orders: list[_Order] = []
         self._cut = threading.Event()
         self.requests: Counter[str] = Counter()
-        """Method -> requests that came, since the last `clear`."""
+        """Method -> number of requests since the last `clear`."""
         self.done: Counter[str] = Counter()
-        """Kind -> faults that were done, since the last `clear`."""
+        """Kind -> number of injected faults since the last `clear`."""
         handler = type("Handler", (_Handler,), {"proxy": self, "upstream": urlsplit(server).netloc})
         self._http = _Server((address, 0), handler)
         self.endpoint = f"http://{address}:{self._http.server_address[1]}"
@@ -99,36 +102,36 @@ class FaultProxy:
         self._thread.start()
 
     def order(self, *faults: S3Fault) -> None:
-        """Have these go wrong from now on, beside those ordered before. A request meets one at most."""
+        """Inject these faults from now on, in addition to earlier ones. A request gets at most one."""
         with self._lock:
             self._orders += [_Order(fault, fault.count) for fault in faults]
 
     def clear(self) -> None:
-        """Let all requests pass again, and count anew."""
+        """Remove all faults, and reset the counts."""
         with self._lock:
             self._orders.clear()
             self.requests.clear()
             self.done.clear()
 
     def cut(self) -> None:
-        """Cut all connections, whatever is on them; new ones may come."""
+        """Cut all open connections; new ones are accepted."""
         ended, self._cut = self._cut, threading.Event()
         ended.set()
         self._http.cut_all()
 
     def close(self) -> None:
-        """End, with all connections."""
+        """Stop the proxy and cut all connections."""
         self._http.shutdown()
         self._http.server_close()
         self.cut()
         self._thread.join()
 
     def wait(self, seconds: float) -> None:
-        """Wait, or until connections are cut."""
+        """Wait for some seconds, or until connections are cut."""
         self._cut.wait(seconds)
 
     def met(self, method: str, path: str) -> S3Fault | None:
-        """The fault that this request meets; None: none."""
+        """The fault for this request, or None."""
         with self._lock:
             self.requests[method] += 1
             for order in self._orders:
@@ -146,7 +149,7 @@ class FaultProxy:
 
 @contextmanager
 def faulty(server: str, seed: int = 0, address: str = "127.0.0.1") -> Iterator[FaultProxy]:
-    """A proxy in front of the server at this URL, that ends with the block."""
+    """A proxy for the server at this URL, which ends with the block."""
     proxy = FaultProxy(server, seed, address)
     try:
         yield proxy
@@ -155,7 +158,7 @@ def faulty(server: str, seed: int = 0, address: str = "127.0.0.1") -> Iterator[F
 
 
 class _Server(ThreadingHTTPServer):
-    """Knows its connections, to cut them at its end."""
+    """A server that keeps track of its connections, so that it can cut them."""
 
     daemon_threads = True
     block_on_close = False
@@ -176,12 +179,12 @@ class _Server(ThreadingHTTPServer):
         request.close()
 
     def cut_all(self) -> None:
-        for one in list(self._open):
+        for connection in list(self._open):
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that is gone is no news."""
+        """Ignore errors, such as clients that have disconnected."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -191,7 +194,7 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def handle_one_request(self) -> None:
-        """Take a request whatever its method."""
+        """Handle a request of any method."""
         self.raw_requestline = self.rfile.readline(65537)
         if not self.raw_requestline:
             self.close_connection = True
@@ -272,7 +275,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(text)
 
     def _reset(self) -> None:
-        """Cut the connection, without the farewell of TCP."""
+        """Reset the connection, without a TCP shutdown."""
         self.close_connection = True
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
 
@@ -288,7 +291,7 @@ class _Handler(BaseHTTPRequestHandler):
         return b"".join(pieces)
 
     def _ordered(self, body: bytes) -> None:
-        """An order from another process."""
+        """Handle a control request from another process."""
         status, text = 200, b"{}"
         try:
             if self.command == "DELETE":
@@ -304,4 +307,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     def log_message(self, *_: object) -> None:
-        """Requests are not logged."""
+        """Do not log requests."""

@@ -1,8 +1,8 @@
 """A real S3 server on this machine, for tests and benchmarks: Versity's gateway on a folder.
 
-It checks signatures, writes on conditions (If-None-Match), has uploads in parts and listings in pages, and an
-object is seen by all once its write has returned. It is built once, with Go, into ~/.cache/penstock (or
-PENSTOCK_CACHE): some two minutes. It starts in a tenth of a second, and keeps its objects while it is down.
+It checks signatures and supports conditional writes (If-None-Match), multipart uploads and paged listings.
+Writes are strongly consistent. It is built once with Go, into ~/.cache/penstock (or PENSTOCK_CACHE), which
+takes about two minutes. It starts in a tenth of a second, and keeps its objects while it is down.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from penstock.state.store.s3 import s3_options
 VERSION = "v1.8.0"
 _MODULE = "github.com/versity/versitygw/cmd/versitygw"
 _NAME = f"versitygw-{VERSION}"
-"""The folder of the program in the cache."""
+"""Folder of the program in the cache."""
 _BUILD_S, _COME_UP_S = 900, 30
 BUCKET, REGION = "bucket", "us-east-1"
 
 
 class S3Server:
-    """A server that runs, with an empty bucket `bucket`. `endpoint` is its URL."""
+    """A running server with an empty bucket named `bucket`. `endpoint` is its URL."""
 
     def __init__(self, program: Path, folder: Path) -> None:
-        """Its objects are in the folder."""
+        """Start a server that keeps its objects in the folder."""
         self._program, self._folder = program, folder
         self.bucket, self.access_key, self.secret_key = BUCKET, "penstock", secrets.token_hex(16)
         self._port = _free_port()
@@ -50,7 +50,7 @@ class S3Server:
         pafs.S3FileSystem(**options, allow_bucket_creation=True).create_dir(BUCKET)
 
     def settings(self, endpoint: str = "") -> dict[str, str]:
-        """Spark's settings for it, by their names behind `fs.s3a.`; at another endpoint, if one is given."""
+        """Spark's settings for it, by their names after `fs.s3a.`, optionally with another endpoint."""
         return {
             "access.key": self.access_key,
             "secret.key": self.secret_key,
@@ -60,9 +60,9 @@ class S3Server:
         }
 
     def start(self) -> None:
-        """Start its process, on the same port and objects if it ran before; returns when it answers."""
+        """Start its process, with the same port and objects after a restart, and wait until it answers."""
         command = [str(self._program), "--port", f"127.0.0.1:{self._port}", "--region", REGION]
-        # Not --keep-alive: on a kept connection it answers some requests behind an upload with 400.
+        # No --keep-alive: on reused connections, some requests after an upload fail with status 400.
         command += ["--health", "/health", "--quiet", "posix"]
         # A temporary folder may be on a file system without extended attributes.
         command += ["--sidecar", str(self._folder / "facts"), str(self._folder / "objects")]
@@ -94,7 +94,7 @@ class S3Server:
 
 @contextmanager
 def running_s3() -> Iterator[S3Server]:
-    """A server that ends with the block. A `SettingError` if its program cannot be had."""
+    """A server that ends with the block. Raises `SettingError` if its program cannot be built."""
     program = s3_program()
     folder = Path(tempfile.mkdtemp(prefix="penstock-s3-"))
     try:
@@ -108,12 +108,12 @@ def running_s3() -> Iterator[S3Server]:
 
 
 def has_s3() -> bool:
-    """Whether the server's program is there, without building it."""
+    """Whether the server's program is in the cache. Builds nothing."""
     return is_cached(_NAME)
 
 
 def s3_program() -> Path:
-    """The server's program, built if it is not there."""
+    """The server's program, built if needed."""
     return cached(_NAME, _build) / "versitygw"
 
 
@@ -133,9 +133,9 @@ def _build(folder: Path) -> None:
         )  # fmt: skip
         part.rename(folder)
     except (OSError, subprocess.SubprocessError) as failed:
-        said = str(getattr(failed, "stderr", "") or failed)[-500:]
+        output = str(getattr(failed, "stderr", "") or failed)[-500:]
         raise SettingError(
-            f"cannot build the S3 server: {said}",
+            f"cannot build the S3 server: {output}",
             hint=f"check the network, or copy {folder} from a machine that has it",
         ) from failed
     finally:

@@ -1,5 +1,6 @@
-"""The sides that are compared: each a query over the same rows, gone when its `with` ends; and how their
-triggers are timed, the same way for each.
+"""The sides that benchmarks compare, and the timing of their triggers.
+
+Each side is a query over the same rows that ends with its `with` block. All are timed in the same way.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvi
 
 
 def numbered(spark: SparkSession, rows: int) -> DataFrame:
-    """A column `value` that counts on, `rows` of them an epoch, in two partitions."""
+    """Consecutive numbers in a column `value`, `rows` of them per epoch, in two partitions."""
     options = {"rowsPerBatch": rows, "numPartitions": 2, "startTimestamp": 0}
     return spark.readStream.format("rate-micro-batch").options(**options).load()
 
 
 def spread(spark: SparkSession, rows: int, keys: int) -> DataFrame:
-    """`rows` rows (k, v) an epoch, with the keys spread evenly."""
+    """`rows` rows (k, v) per epoch, with evenly spread keys."""
     key = F.pmod(F.xxhash64("value"), F.lit(keys)).alias("k")
     return numbered(spark, rows).select(key, F.col("value").alias("v"))
 
 
 @contextmanager
 def bench_session(cores: int = 8, more: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """The session that all sides share, with a place for their checkpoints."""
-    # Removed after the session: Spark's upkeep of its state stores may write to a folder once more.
+    """A Spark session for all sides, with a folder for their checkpoints."""
+    # The folder is removed after the session, because Spark's state stores may still write to it.
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as place:
         conf = {"spark.sql.shuffle.partitions": "2", _PLACE: place, **(more or {})}
         with quiet_session("penstock-bench", cores, conf) as spark:
@@ -51,7 +52,8 @@ def bench_session(cores: int = 8, more: Mapping[str, str] | None = None) -> Iter
 
 @contextmanager
 def folder(spark: SparkSession) -> Iterator[str]:
-    """A checkpoint folder that goes when its query does, in the place of the session if it has one."""
+    """A checkpoint folder that is removed at the end of the block, inside the session's folder if there is
+    one."""
     path = tempfile.mkdtemp(dir=spark.conf.get(_PLACE, None))
     try:
         yield path
@@ -61,7 +63,7 @@ def folder(spark: SparkSession) -> Iterator[str]:
 
 @contextmanager
 def penstock_sum(rows: DataFrame, arrival: str | None = None) -> Iterator[ps.FlowQuery]:
-    """Penstock: two hosts, deltas and manifests, as a user gets it."""
+    """Penstock with two hosts and default settings, so with deltas and manifests."""
     flow = ps.flow(rows, arrival=arrival).key_by("k", slots=64).aggregate(s=ps.sum("v"))
     with folder(rows.sparkSession) as checkpoint:
         query = flow.start(ps.to("noop"), checkpoint=checkpoint, hosts=2)
@@ -81,7 +83,7 @@ def native_sum(rows: DataFrame, store: str = ROCKSDB) -> Iterator[StreamingQuery
 
 @contextmanager
 def limit(rows: DataFrame) -> Iterator[StreamingQuery]:
-    """The same couriers' stage with nothing in it: what any Python on Spark must pay."""
+    """A `mapInArrow` stage that passes rows on: the cost of any Python on Spark."""
 
     working, stopping = threading.Lock(), threading.Event()
 
@@ -96,7 +98,7 @@ def limit(rows: DataFrame) -> Iterator[StreamingQuery]:
         try:
             yield query
         finally:
-            # Stopped in the middle of a job, Spark chokes on the error that the callback then raises.
+            # Not stopped during a job: Spark fails on the error that the callback would raise.
             stopping.set()
             with working:
                 pass
@@ -105,7 +107,7 @@ def limit(rows: DataFrame) -> Iterator[StreamingQuery]:
 
 @contextmanager
 def updates(df: DataFrame) -> Iterator[StreamingQuery]:
-    """A query with state, in Spark's update mode, into nothing."""
+    """A stateful query in Spark's update mode, with a sink that drops all rows."""
     writer = df.writeStream.format("noop").outputMode("update")
     with folder(df.sparkSession) as checkpoint:
         query = writer.option("checkpointLocation", checkpoint).start()
@@ -116,7 +118,7 @@ def updates(df: DataFrame) -> Iterator[StreamingQuery]:
 
 
 def keep_state_in(spark: SparkSession, store: str) -> None:
-    """Choose the store of Spark's own stateful queries that start from now on."""
+    """Set the state store of Spark's own stateful queries that are started later."""
     prefix = "spark.sql.streaming.stateStore"
     spark.conf.set(f"{prefix}.providerClass", store)
     spark.conf.set(f"{prefix}.rocksdb.changelogCheckpointing.enabled", "true")
@@ -130,16 +132,16 @@ _POLL_S = 0.25
 
 
 class Triggers:
-    """Reads a running query's progress until enough of it has been seen."""
+    """Reads a running query's progress."""
 
     def __init__(self, query: StreamingQuery) -> None:
         self._query = query
 
     def progress(self, until: int, timeout_s: float = 900) -> list[dict[str, Any]]:
-        """Waits for epoch `until`, then gives the progress that Spark keeps, in order: 100 epochs.
+        """Wait for epoch `until`, then return the progress that Spark keeps: the last 100 epochs, in order.
 
-        Asks for the newest only while it waits: telling all of it ten times a second would cost
-        the query that is being timed a good part of a core.
+        While waiting it polls only the newest epoch: polling all of them would take much CPU from the query
+        that is being timed.
         """
         pause = threading.Event()
         waited = 0.0
@@ -148,10 +150,10 @@ class Triggers:
                 reason = str(self._query.exception()).strip().split("\n")[0]
                 raise PenstockError(f"a side of the bench ended: {reason}")
             if waited > timeout_s:
-                raise PenstockError(f"a side of the bench took over {timeout_s:.0f} s")
+                raise PenstockError(f"a side of the bench took more than {timeout_s:.0f} s")
             pause.wait(_POLL_S)
             waited += _POLL_S
-        # By value: the object behind it may be gone with the query.
+        # Copied, because the underlying object may vanish with the query.
         return [dict(p) for p in self._query.recentProgress]
 
     def cycles_ms(self, warm: int, measured: int) -> list[float]:
@@ -162,24 +164,24 @@ class Triggers:
 
 
 def started_ms(progress: dict[str, Any]) -> float:
-    """When a trigger began, in milliseconds since 1970."""
+    """Start of a trigger, in milliseconds since 1970."""
     text = str(progress["timestamp"]).replace("Z", "+00:00")
     return datetime.fromisoformat(text).timestamp() * 1000
 
 
 def in_sink_ms(progress: dict[str, Any]) -> float:
-    """When a trigger's output was in the sink, in milliseconds since 1970."""
+    """Time at which a trigger's output was in the sink, in milliseconds since 1970."""
     took = progress["durationMs"]
     return started_ms(progress) + float(took["triggerExecution"] - took.get("commitOffsets", 0))
 
 
 def end_row(progress: dict[str, Any]) -> int:
-    """Rows that the first source, one of `arriving`, had given at the end of a trigger."""
+    """Number of rows read from the first source, made by `arriving`, up to the end of a trigger."""
     return _row(progress["sources"][0]["endOffset"])
 
 
 def start_row(progress: dict[str, Any]) -> int:
-    """The same at its beginning."""
+    """Number of rows read from the first source, made by `arriving`, before a trigger."""
     return _row(progress["sources"][0]["startOffset"])
 
 

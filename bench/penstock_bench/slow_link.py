@@ -1,9 +1,9 @@
-"""A link between two network namespaces that takes its time: a process with one end in each of them.
+"""A slow link between two network namespaces: a process with a network device in each of them.
 
     python slow_link.py DEVICE DELAY_MS NAMESPACE NAMESPACE
 
-Says "there" when the devices are. Packets that leave by the device in one namespace arrive by that in the
-other, so many milliseconds later.
+It prints "there" when the devices exist. Packets sent through the device in one namespace arrive through
+that in the other, DELAY_MS milliseconds later.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST_BYTES = 65_536
 
 
 def open_end(space: str, device: str) -> int:
-    """The file of a new device in a namespace."""
+    """Create a device in a namespace; returns its file descriptor."""
     with open(f"/var/run/netns/{space}") as file:
         if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), 0):
             raise OSError(ctypes.get_errno(), f"cannot enter {space}")
@@ -35,14 +35,14 @@ def main(device: str, delay_ms: str, *spaces: str) -> None:
     one, other = (open_end(space, device) for space in spaces)
     print("there", flush=True)
     across, delay_s = {one: other, other: one}, float(delay_ms) / 1000
-    underway: deque[tuple[float, int, bytes]] = deque()
+    waiting: deque[tuple[float, int, bytes]] = deque()
     while True:
-        wait_s = max(0.0, underway[0][0] - time.monotonic()) if underway else None
+        wait_s = max(0.0, waiting[0][0] - time.monotonic()) if waiting else None
         for end in select.select([one, other], [], [], wait_s)[0]:
             packet = os.read(end, _MOST_BYTES)
-            underway.append((time.monotonic() + delay_s, across[end], packet))
-        while underway and underway[0][0] <= time.monotonic():
-            _, end, packet = underway.popleft()
+            waiting.append((time.monotonic() + delay_s, across[end], packet))
+        while waiting and waiting[0][0] <= time.monotonic():
+            _, end, packet = waiting.popleft()
             os.write(end, packet)
 
 

@@ -1,4 +1,4 @@
-"""The look of all pictures: one plain style, colours that colour-blind people can tell apart, small files."""
+"""The style of all charts: plain, with colours that colour-blind people can distinguish, in small files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INK, QUIET, GREY, _PALE = "#222222", "#666666", "#999999", "#E4E4E4"
 BLUE, ORANGE, GREEN, RED, PINK = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7"
 SKY, SAND = "#56B4E9", "#F0C75E"
 SERIES = (BLUE, ORANGE, GREEN, RED, PINK)
-"""Colours of lines that stand for nothing that has a colour of its own."""
+"""Colours of lines without a fixed colour of their own."""
 DPI, WIDTH_INCHES = 120, 10.0
 _STYLE: dict[Any, Any] = {
     "figure.constrained_layout.use": True,
@@ -43,15 +43,15 @@ _STYLE: dict[Any, Any] = {
 
 
 def save(drawings: Mapping[str, Callable[[], Figure]], folder: Path) -> list[Path]:
-    """Draw them into PNG files of these names in this folder, which is made if it is not there.
+    """Draw charts into PNG files of these names in this folder, which is created if needed.
 
-    The same drawing gives the same bytes: neither a date nor a version goes into a file.
+    The same drawing gives the same bytes, since files contain neither date nor version.
     """
     try:
         import matplotlib
     except ImportError as missing:
         raise SettingError(
-            "pictures are drawn with matplotlib, which is not installed",
+            "charts need matplotlib, which is not installed",
             hint="pip install matplotlib",
         ) from missing
     folder.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def save(drawings: Mapping[str, Callable[[], Figure]], folder: Path) -> list[Pat
 
 
 def _saved(figure: Figure, file: Path) -> Path:
-    """Write a figure with a palette: that takes a third of the size."""
+    """Write a figure with a palette, which reduces its size to a third."""
     from PIL import Image
 
     pixels = io.BytesIO()
@@ -71,7 +71,8 @@ def _saved(figure: Figure, file: Path) -> Path:
 
 
 def log_axis(axes: Axes, which: Literal["x", "y"], least: float, most: float) -> None:
-    """Plain numbers, some room, and a decade at the least: what is flat must look flat."""
+    """Make an axis logarithmic, with plain numbers and some margin. It covers at least a decade, so that
+    flat lines look flat."""
     from matplotlib.ticker import LogLocator
 
     low, high = least / 1.5, most * 1.5
@@ -84,7 +85,7 @@ def log_axis(axes: Axes, which: Literal["x", "y"], least: float, most: float) ->
 
 
 def plain_numbers() -> FuncFormatter:
-    """1,000 rather than 10³."""
+    """A formatter that writes 1,000 rather than 10³."""
     from matplotlib.ticker import FuncFormatter
 
     return FuncFormatter(

@@ -1,6 +1,6 @@
 """Log lines: where they go, their two formats, and how the processes of a flow share them.
 
-Penstock logs through Python's `logging`, to loggers below `penstock` (docs/guide.md lists them). It sets up
+Penstock logs through Python's `logging`, to loggers below `penstock` (docs/logs.md lists them). It sets up
 nothing by itself: an application's own configuration holds. `log_to_stderr` is for scripts and notebooks,
 `JsonFormatter` for a configuration of your own. The fields of a line, such as `host` and `epoch`, are
 attributes of its `LogRecord`.

@@ -41,7 +41,7 @@ def test_an_installed_verb_shows_its_own_options(
 
 def test_an_installed_verb_ends_as_others_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert ends_with("bench", "nosuch", "--quick") == 2
-    assert "choose from: pipeline, migration, nexmark, switch" in capsys.readouterr().err
+    assert "use one of: pipeline, migration, nexmark, switch" in capsys.readouterr().err
     assert ends_with("bench", "pipeline", "--slow") == 2
 
 

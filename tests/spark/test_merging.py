@@ -176,7 +176,7 @@ def test_a_new_folder_that_is_not_whole_takes_nothing_away(tmp_path: Path) -> No
     with pytest.raises(Broken):
         folders(tmp_path, breaks=4).merge([0, 1, 2])  # two files, a mark, the first folder
     next((tmp_path / "_merging/new-2/part=0").iterdir()).unlink()
-    with pytest.raises(CheckpointError, match="lacks files"):
+    with pytest.raises(CheckpointError, match="are missing"):
         folders(tmp_path).begin(3)
     assert seen(tmp_path) == list(range(8))
 

@@ -169,7 +169,7 @@ def test_a_folder_with_a_mode_of_its_own_is_not_merged() -> None:
     assert not ps.to("parquet", path="out", mode="append").merges
     assert not ps.to("avro", path="out").merges
     assert not ps.to("delta", path="out").merges
-    with pytest.raises(ps.SettingError, match="at least 2"):
+    with pytest.raises(ps.SettingError, match="2 or more"):
         ps.to("parquet", path="out", merge_epochs=1)
 
 

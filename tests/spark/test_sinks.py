@@ -283,11 +283,11 @@ def test_sinks_that_would_replace_each_others_rows_are_refused() -> None:
     steps = [SimpleNamespace(id=name, plan=SimpleNamespace(inputs=(1,))) for name in ("w-1", "w-2")]
     plan: Any = SimpleNamespace(keyed=steps)
     late, output = ps.collect(), ps.to("json", path="out/")
-    with pytest.raises(ps.SettingError, match="two sinks of the flow are one"):
+    with pytest.raises(ps.SettingError, match="two sinks of the flow write to"):
         late_sinks(plan, {"w-1": late, "w-2": late}, output)
-    with pytest.raises(ps.SettingError, match="two sinks of the flow are one, out"):
+    with pytest.raises(ps.SettingError, match="two sinks of the flow write to out"):
         late_sinks(plan, {"w-1": ps.to("orc", path="out")}, output)
     shared = ps.to("json", path="late", mode="append")
     assert len(late_sinks(plan, {"w-1": shared, "w-2": shared}, output)) == 2
-    with pytest.raises(ps.SettingError, match="need a folder"):
+    with pytest.raises(ps.SettingError, match="needs a folder"):
         ps.to("parquet")

@@ -38,7 +38,7 @@ from tests.trials.plain_rows import Row, arrow_batch, net, plain
 
 SETTINGS = Settings(
     rpc_timeout_ms=10_000,
-    exchange_timeout_ms=5_000,
+    exchange_timeout_ms=10_000,
     host_start_ms=10_000,
     compact_epochs=3,
     keep_epochs=3,

@@ -57,11 +57,11 @@ SETTINGS = Settings(
     rpc_timeout_ms=10_000,
     host_start_ms=10_000,
     heartbeat_ms=100,
-    host_lost_ms=2_000,
+    host_lost_ms=4_000,
     compact_epochs=4,
     keep_epochs=4,
 )
-WAIT_S = 30.0
+WAIT_S = 60.0
 FIXED = CrewLimits(at_most=0, high=9.0, low=0.0)
 """Limits with which couriers never count as too busy or too idle."""
 

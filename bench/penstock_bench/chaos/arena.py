@@ -1,4 +1,4 @@
-"""The folder of a run: its sink, its orders, and what its processes tell each other."""
+"""The folder of a run: its sink, its orders, and the files its processes communicate by."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from penstock_bench.chaos.schedule import ChaosPlan
 from penstock_bench.live.latency import Began
 
 MARK = "PENSTOCK_CHAOS"
-"""The environment variable by which processes of a run are told, whatever became of their parents."""
+"""Environment variable that marks the processes of a run, so that they are found even without their
+parents."""
 
 
 @dataclass(frozen=True)
 class Bearings:
-    """What the driver of a run must know of what it stands on."""
+    """Addresses and settings that the driver of a run needs."""
 
     checkpoint: str
     master: str | None = None
-    """Spark's master; None: local."""
+    """URL of Spark's master; None for local mode."""
     servers: str | None = None
-    """The broker in front; None: rows are made up where they are read."""
+    """Bootstrap servers of the Kafka broker; None if the source generates the rows itself."""
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ChaosArena:
-    """One run's folder."""
+    """The folder of one run."""
 
     root: Path
 
@@ -46,7 +47,7 @@ class ChaosArena:
         return OrderBook(str(self.root / "orders"))
 
     def open(self, plan: ChaosPlan, bearings: Bearings) -> None:
-        """Make the folder ready for a run."""
+        """Prepare the folder for a run."""
         self.book.open()
         (self.root / "commands").mkdir()
         self._put("plan.json", asdict(plan))
@@ -61,54 +62,54 @@ class ChaosArena:
         facts = self._read("plan.json") or {}
         return ChaosPlan(**facts | {"allows": tuple(facts["allows"])})
 
-    # -- the driver tells
+    # -- written by the driver
 
     def note(self, file: str, **facts: Any) -> None:
-        """Append a line to a file; when it happened is added."""
+        """Append a line to a file, with the current time."""
         line = json.dumps({"at_s": time.time(), **facts}).encode() + b"\n"
         with (self.root / f"{file}.jsonl").open("ab") as out:
             out.write(line)
 
     def notes(self, file: str) -> list[dict[str, Any]]:
-        """What was noted in a file."""
+        """All notes in a file."""
         with suppress(FileNotFoundError):
-            return [json.loads(one) for one in (self.root / f"{file}.jsonl").open("rb")]
+            return [json.loads(line) for line in (self.root / f"{file}.jsonl").open("rb")]
         return []
 
     def newest_s(self, file: str) -> float:
-        """When something was last noted in a file; 0 if nothing was."""
+        """Time of the last note in a file, in seconds since 1970; 0 if there is none."""
         try:
             return (self.root / f"{file}.jsonl").stat().st_mtime
         except FileNotFoundError:
             return 0.0
 
-    def tell_hosts(self, hosts: dict[str, int]) -> None:
+    def write_hosts(self, hosts: dict[str, int]) -> None:
         self._put("hosts.json", {"pid": os.getpid(), "hosts": hosts})
 
     @property
     def hosts(self) -> dict[str, int]:
-        """The hosts that are up -> their processes, as the driver told them last."""
+        """Running hosts -> process ids, as last written by the driver."""
         return dict((self._read("hosts.json") or {}).get("hosts", {}))
 
-    # -- whoever sends rows tells
+    # -- written by the producer
 
-    def tell_began(self, began: Began) -> None:
+    def write_began(self, began: Began) -> None:
         self._put("began.json", asdict(began))
 
     @property
     def began(self) -> Began | None:
-        """When the load began, if it comes from outside and has."""
+        """Start of the load; None if it has not begun, or if the source generates the rows itself."""
         facts = self._read("began.json")
         return None if facts is None else Began(**facts)
 
-    # -- the supervisor tells
+    # -- written by the supervisor
 
     def command(self, number: int, pick: int) -> None:
-        """Ask for slots to change hands, as a random number has it."""
+        """Ask the driver to move slots; `pick` seeds the choice of slots and host."""
         self._put(f"commands/{number}.json", {"pick": pick})
 
     def commands(self) -> Iterator[int]:
-        """Take what was asked for since this was last called."""
+        """Take the commands written since the last call."""
         for file in sorted((self.root / "commands").glob("*.json")):
             yield json.loads(file.read_bytes())["pick"]
             file.unlink()
@@ -118,7 +119,7 @@ class ChaosArena:
 
     @property
     def stopped(self) -> bool:
-        """Whether the run is over; also if the folder is gone."""
+        """Whether the run is over, or its folder has been removed."""
         return (self.root / "stop").exists() or not self.root.exists()
 
     def _put(self, name: str, facts: dict[str, Any]) -> None:

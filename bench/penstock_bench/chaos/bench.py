@@ -1,7 +1,7 @@
 """`penstock bench chaos`: the supervisor of a run.
 
-It does the schedule's faults, starts a driver again that died, lets the query catch up at the end,
-and holds what is in the sink against the oracle. A run that differs keeps its folder.
+It injects the scheduled faults, restarts dead drivers, lets the query catch up at the end, and compares the
+sink with the oracle. If they differ, the run's folder is kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock_bench.report import Goal, Report, Show
 
 T = TypeVar("T")
 Look = Callable[[], SparkLog]
-"""Reads Spark's log as it is."""
+"""A function that reads Spark's current log."""
 
 GOALS = {
     "faults": Goal(at_least=1000),
@@ -42,7 +42,7 @@ _SECONDS, _QUICK_SECONDS = 2_100.0, 90.0
 _UP_S, _CATCH_UP_S = 240.0, 300.0
 _POLL_S, _LOOK_S, _LINE_S = 0.02, 0.5, 10.0
 _HOLD_S = 1.5
-"""Seconds without an epoch after which faults are put off."""
+"""Seconds without an epoch after which faults are postponed."""
 
 
 def run(
@@ -52,7 +52,7 @@ def run(
     seed: int | None = None,
     cluster: bool = False,
 ) -> Report:
-    """Run one schedule; takes as long as its load, and a minute more."""
+    """Run one schedule, which takes a minute longer than its load."""
     length_s = seconds or (_QUICK_SECONDS if quick else _SECONDS)
     arena = ChaosArena(Path(tempfile.mkdtemp(prefix="penstock-chaos-")))
     keep = False
@@ -78,7 +78,7 @@ def run(
 def chaos(
     plan: ChaosPlan, arena: ChaosArena, ground: Ground, start: Callable[[], Driver], show: Show
 ) -> ChaosOutcome:
-    """Do one run in this folder, with such a driver. Nothing is left running, however it ends."""
+    """Do one run in this folder, with the driver that `start` returns. Leaves nothing running."""
     faults, log = schedule(plan), LogReader(ground.log())
     show(f"seed {plan.seed}: {len(faults)} faults in {plan.seconds:.0f} s; in {arena.root}")
     arena.open(plan, ground.bearings)
@@ -94,37 +94,37 @@ def chaos(
         site = LiveSite(arena, driver, ground)
         ending.callback(site.end)
         _do(plan, arena, driver, site, look, show)
-        show("no more faults; the query catches up")
+        show("no more faults; waiting for the query to catch up")
         site.end()
         _catch_up(plan, driver, look)
-    told = look()
-    difference = oracle.difference(oracle.expected(plan, told), oracle.found(arena.sink))
+    final_log = look()
+    difference = oracle.difference(oracle.expected(plan, final_log), oracle.read_sink(arena.sink))
     outcome = outcome_of(
         plan,
-        told,
+        final_log,
         faults,
         arena.book.happened(),
         arena.notes("epochs"),
         len(arena.notes("starts")),
-        [one["message"] for one in arena.notes("ends")],
+        [note["message"] for note in arena.notes("ends")],
         difference,
     )
-    _tell(outcome, show)
+    _summarize(outcome, show)
     return outcome
 
 
 def _do(
     plan: ChaosPlan, arena: ChaosArena, driver: Driver, site: LiveSite, look: Look, show: Show
 ) -> None:
-    """Do all faults, each when it is due.
+    """Inject all faults, each when it is due.
 
-    While no epoch has been done for some time, no fault is added: all that follow come later by that
-    much, so that a slow machine has fewer of them at a time, not ever more.
+    While no epoch completes for some time, faults are postponed, and so are all later ones. On a slow machine
+    faults are therefore spread out and do not pile up.
     """
     pause, waiting = threading.Event(), list(schedule(plan))
     began = _until(lambda: look().began, _UP_S, "the load began", driver, may_die=False)
     start_s = began.start_ms / 1000
-    told_s, deaths, late_s, last_s = time.monotonic(), 0, 0.0, time.time()
+    shown_s, deaths, late_s, last_s = time.monotonic(), 0, 0.0, time.time()
     while (now_s := time.time()) < start_s + plan.seconds:
         site.tick()
         deaths += driver.keep_up()
@@ -134,14 +134,14 @@ def _do(
         while waiting and start_s + waiting[0].at_s + late_s <= now_s:
             due = waiting.pop(0)
             KINDS[due.kind].begin(site, due)
-        if time.monotonic() - told_s >= _LINE_S:
-            told_s += _LINE_S
+        if time.monotonic() - shown_s >= _LINE_S:
+            shown_s += _LINE_S
             show(_line(arena, time.time() - start_s, deaths))
         pause.wait(_POLL_S)
 
 
 def _catch_up(plan: ChaosPlan, driver: Driver, look: Look) -> None:
-    """Wait until all rows are in the sink, and the windows that they closed."""
+    """Wait until all rows are processed and the windows that they closed are in the sink."""
     began = _until(lambda: look().began, _UP_S, "the load began", driver)
     total = began.first + int(load.arrivals(plan).cumulative(1000 * plan.seconds))
 
@@ -150,21 +150,21 @@ def _catch_up(plan: ChaosPlan, driver: Driver, look: Look) -> None:
         full = [epoch for epoch in log.ends if log.row(epoch) >= total]
         return bool(full) and log.committed >= min(full) + 2
 
-    _until(caught_up, _CATCH_UP_S, f"all {total:,} rows were done", driver)
+    _until(caught_up, _CATCH_UP_S, f"all {total:,} rows were processed", driver)
 
 
 def _until(
-    look: Callable[[], T | None], timeout_s: float, what: str, driver: Driver, may_die: bool = True
+    look: Callable[[], T | None], timeout_s: float, event: str, driver: Driver, may_die: bool = True
 ) -> T:
-    """Look until there is something, and keep the driver up meanwhile."""
+    """Poll until `look` returns something, and restart the driver meanwhile if it dies."""
     deadline, pause = time.monotonic() + timeout_s, threading.Event()
-    while not (found := look()):
+    while not (result := look()):
         if driver.keep_up() and not may_die:
-            raise PenstockError(f"the driver died before {what}", hint="see its driver.log")
+            raise PenstockError(f"the driver died before {event}", hint="see its driver.log")
         if time.monotonic() > deadline:
-            raise PenstockError(f"it took over {timeout_s:.0f} s until {what}")
+            raise PenstockError(f"more than {timeout_s:.0f} s passed before {event}")
         pause.wait(_LOOK_S)
-    return found
+    return result
 
 
 def _right(outcome: ChaosOutcome) -> bool:
@@ -175,24 +175,24 @@ def _line(arena: ChaosArena, at_s: float, deaths: int) -> str:
     happened, epochs = len(arena.book.happened()), len(arena.notes("epochs"))
     failed = len(arena.notes("ends"))
     return (
-        f"{at_s:5.0f} s: {happened} faults, {epochs} epochs, {failed} times the query failed, "
-        f"{deaths} times its driver died"
+        f"{at_s:5.0f} s: {happened} faults, {epochs} epochs, {failed} failures of the query, "
+        f"{deaths} deaths of its driver"
     )
 
 
-def _tell(outcome: ChaosOutcome, show: Show) -> None:
+def _summarize(outcome: ChaosOutcome, show: Show) -> None:
     for kind in outcome.kinds:
         times = ""
         if kind["happened"]:
-            times = f", recovered after {kind['p50_s']:.2f} s, {kind['max_s']:.2f} s at most"
+            times = f", recovery median {kind['p50_s']:.2f} s, maximum {kind['max_s']:.2f} s"
         show(f"{kind['kind']:<28} {kind['happened']:4d} of {kind['due']:4d}{times}")
-    found = outcome.difference
+    difference = outcome.difference
     show(
-        f"{found.expected:,} rows in {outcome.epochs} epochs, {outcome.starts} starts; "
-        f"{found.lost} lost, {found.duplicated} duplicated, {outcome.late} late"
+        f"{difference.expected:,} rows in {outcome.epochs} epochs, {outcome.starts} starts; "
+        f"{difference.lost} lost, {difference.duplicated} duplicated, {outcome.late} late"
     )
-    if found.first:
-        show(f"seed {outcome.plan.seed}: {found.first}")
+    if difference.first:
+        show(f"seed {outcome.plan.seed}: {difference.first}")
 
 
 def report(outcome: ChaosOutcome) -> Report:

@@ -1,9 +1,10 @@
-"""A standalone cluster with Kafka in front and an object store behind: all of it can fail.
+"""The environment of a run on a cluster: a standalone cluster, Kafka and an object store, all of which can
+fail.
 
-Where this process may make networks, each worker is on a machine (a network namespace) of its own, and the
-rest on another, so that the network between them can fail, too.
+If this process may create network namespaces, each worker runs in one of its own, and everything else in
+another, so that the network between them can fail too.
 
-The store is reached through a proxy that makes trouble by order. Only the run's supervisor reads past it.
+The store is reached through a proxy that injects faults. Only the run's supervisor bypasses it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ EXECUTOR_CORES, EXECUTOR_MEMORY = 4, "700m"
 _CONF = {
     "spark.executor.cores": str(EXECUTOR_CORES),
     "spark.executor.memory": EXECUTOR_MEMORY,
-    # Executors die by the hundred here, and none of it is the application's fault.
+    # Hundreds of executors die here, and none of it is the application's fault.
     "spark.deploy.maxExecutorRetries": "-1",
     "spark.task.maxFailures": "16",
 }
@@ -53,7 +54,7 @@ _OF_THE_STORE: dict[Trouble, tuple[S3Fault, ...]] = {
 
 
 class ClusterGround:
-    """A cluster, a broker and an object store that run. See `ground.Ground`."""
+    """The `Ground` of a running cluster, broker and object store."""
 
     def __init__(
         self,
@@ -75,8 +76,8 @@ class ClusterGround:
             f"spark.hadoop.fs.s3a.{name}": value
             for name, value in store.settings(proxy.endpoint).items()
         }
-        # Only the driver keeps Spark's log on S3: executors, which come and go, are not sent AWS's client,
-        # but the committers that the driver chooses for files where it has them.
+        # Only the driver writes Spark's log to S3. Executors restart often, so they are not sent AWS's large
+        # client, only the committers that the driver chooses for files.
         jars = s3a_jars().split(",")
         s3a["spark.driver.extraClassPath"] = os.pathsep.join(jars)
         s3a["spark.jars"] = next(jar for jar in jars if "spark-hadoop-cloud" in jar)
@@ -92,15 +93,15 @@ class ClusterGround:
     def processes(self, whom: Whom) -> list[list[psutil.Process]]:
         cluster = self._cluster
         workers = [worker for worker in cluster.workers if worker.process.is_running()]
-        found: dict[Whom, list[list[psutil.Process]]] = {
-            "executor": [[one] for one in cluster.executors()],
+        processes: dict[Whom, list[list[psutil.Process]]] = {
+            "executor": [[executor] for executor in cluster.executors()],
             "worker": [[worker.process] for worker in workers],
             "machine": [[worker.process, *_below(worker.process)] for worker in workers],
             "master": [[cluster.master_process]] if cluster.master_process else [],
             "broker": _alive(self._broker.process),
             "object store": _alive(self._store.process),
         }
-        return found[whom]
+        return processes[whom]
 
     def revive(self, whom: Whom) -> None:
         if whom in ("worker", "machine"):
@@ -159,11 +160,11 @@ def _below(process: psutil.Process) -> list[psutil.Process]:
 
 @contextmanager
 def cluster_ground(arena: ChaosArena, show: Show) -> Iterator[ClusterGround]:
-    """All that a run on a cluster stands on; it ends with the block."""
+    """Start the environment of a run on a cluster; it ends with the block."""
     with ExitStack() as ending:
         network, machines, address = None, list[Machine](), "127.0.0.1"
         if reason := not_allowed():
-            show(f"the network does not fail in this run: {reason}")
+            show(f"this run has no network faults: {reason}")
         else:
             network = ending.enter_context(Network(_HEAD, *_WORKERS))
             ending.enter_context(network.entered(_HEAD))

@@ -1,6 +1,6 @@
-"""The driver's side of a run: keeps the query going, and starts it again when it has failed.
+"""The driver's side of a run: keeps the query running, and restarts it when it fails.
 
-`python -m penstock_bench.chaos.driver FOLDER` is a driver in a process of its own, which can be killed.
+`python -m penstock_bench.chaos.driver FOLDER` runs a driver in a process of its own, which can be killed.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from penstock_bench.chaos import load
 from penstock_bench.chaos.arena import ChaosArena
 
 CONF = {
-    # The oracle reads which rows each epoch had.
+    # Keep all offsets: the oracle reads from them which rows each epoch had.
     "spark.sql.streaming.minBatchesToRetain": "1000000",
     "spark.sql.shuffle.partitions": "2",
 }
 _MIGRATIONS = ("lazy", "lazy(0)", "all_at_once", "batched(4)", "fluid", "pause")
 _POLL_S = 0.02
 _AGAIN_S = 0.2
-"""Pause before a query that failed is started again."""
+"""Seconds before a failed query is restarted."""
 
 
 def drive(spark: SparkSession, arena: ChaosArena, over: Callable[[], bool]) -> None:
-    """Run the query until it is over, as often as it takes. What happens is noted in the arena."""
+    """Run the query until `over()`, restarting it whenever it fails. Events are noted in the arena."""
     bearings, pause = arena.bearings, threading.Event()
     rows = load.source(spark, arena.plan, bearings)
     while not over():
@@ -57,7 +57,7 @@ def drive(spark: SparkSession, arena: ChaosArena, over: Callable[[], bool]) -> N
 
 
 def _attend(query: ps.FlowQuery, arena: ChaosArena, over: Callable[[], bool]) -> None:
-    """Note the epochs and hosts of a query, and move its slots when asked, until it ends."""
+    """Note a query's epochs and hosts, and move its slots on command, until it ends."""
     newest, hosts, pause = -1, dict[str, int](), threading.Event()
     while query.is_active and not over():
         for epoch in query.progress:
@@ -74,7 +74,7 @@ def _attend(query: ps.FlowQuery, arena: ChaosArena, over: Callable[[], bool]) ->
         now = query.status.hosts
         if now != hosts:
             hosts = now
-            arena.tell_hosts(hosts)
+            arena.write_hosts(hosts)
         for pick in arena.commands():
             if newest >= 0:
                 _change(query, random.Random(pick))
@@ -82,7 +82,7 @@ def _attend(query: ps.FlowQuery, arena: ChaosArena, over: Callable[[], bool]) ->
 
 
 def _change(query: ps.FlowQuery, chance: random.Random) -> None:
-    """Scale a step, or move some of its slots to one of its hosts. What is refused is left alone."""
+    """Scale a step, or move some of its slots to one of its hosts. A refused request is ignored."""
     step = chance.choice(sorted(query.placements()))
     try:
         query.migration = chance.choice(_MIGRATIONS)
@@ -98,7 +98,7 @@ def _change(query: ps.FlowQuery, chance: random.Random) -> None:
 
 
 def main(folder: str) -> None:
-    """A driver that ends when the run is over, or when whoever started it is gone."""
+    """Run a driver that ends when the run is over, or when its parent process has ended."""
     arena, parent = ChaosArena(Path(folder)), os.getppid()
     bearings = arena.bearings
     spark = ps.session(

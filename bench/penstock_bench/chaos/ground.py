@@ -1,4 +1,4 @@
-"""What a run stands on: this machine alone, or a cluster with Kafka in front and an object store behind."""
+"""The environment of a run: this machine alone, or a cluster with Kafka and an object store."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from penstock_bench.chaos.kinds import Need, Trouble, Whom
 
 
 class Ground(Protocol):
-    """What a run stands on."""
+    """The environment of a run."""
 
     offers: tuple[Need, ...]
-    """What kinds of faults may need, and find here."""
+    """Needs of fault kinds that this environment meets."""
 
     @property
     def bearings(self) -> Bearings: ...
 
     def log(self) -> Files:
-        """The folder of Spark's log, past all that makes trouble."""
+        """The folder of Spark's log, accessed without injected faults."""
 
     def processes(self, whom: Whom) -> list[list[psutil.Process]]:
-        """All that are called so, each with the processes that share its fate; hosts and functions are
-        the driver's."""
+        """All targets of this kind, each with the processes that fail with it. Not for hosts and functions,
+        which the driver owns."""
 
     def revive(self, whom: Whom) -> None:
-        """Start those of them again that are dead and that nobody else starts."""
+        """Restart the dead targets of this kind, unless something else restarts them."""
 
     def trouble(self, what: Trouble, chance: random.Random) -> Callable[[], object]:
-        """Begin trouble; returns what ends it."""
+        """Begin an environment fault; returns a function that ends it."""
 
     def load(self) -> None:
-        """Let rows come, once the driver is up."""
+        """Start sending rows, once the driver is up."""
 
 
 class LocalGround:
-    """This machine, its disk, and a session of Spark's that is the driver's own."""
+    """This machine, its disk, and the driver's own Spark session."""
 
     offers: tuple[Need, ...] = ("burst", "process")
 
@@ -54,10 +54,10 @@ class LocalGround:
         return []
 
     def revive(self, whom: Whom) -> None:
-        """Whatever dies here, Spark or the supervisor starts again."""
+        """Do nothing: Spark or the supervisor restarts everything here."""
 
     def trouble(self, what: Trouble, chance: random.Random) -> Callable[[], object]:
-        raise AssertionError(f"there is no {what} on one machine")
+        raise AssertionError(f"fault {what!r} needs a cluster")
 
     def load(self) -> None:
-        """Rows are made up by the source, from when the query is up."""
+        """Do nothing: the source generates rows as soon as the query is up."""

@@ -1,7 +1,7 @@
-"""Kinds of faults: each says how often it comes, what it needs, and what it does to a run.
+"""Kinds of faults: how often each occurs, what it needs, and how it acts on a run.
 
-A kind is a small value in `KINDS`. One more, of executors, a broker or a network, is one more entry;
-what it cannot do with the `Site` it gets, the site has to learn.
+A kind is a small value in `KINDS`; to add one, add an entry. It acts through a `Site`: extend that if the
+fault needs a new kind of action.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Literal, Protocol
 from penstock.faults import FAULT_POINTS
 
 Need = Literal["burst", "process", "cluster", "network"]
-"""A burst of rows under way; a driver in a process of its own; a cluster, a broker and an object store; a
-network between them."""
+"""Needs of a fault: a burst of rows in progress; a driver in a process of its own; a cluster, a broker and an
+object store; a network between them that can fail."""
 Whom = Literal[
     "host", "functions", "executor", "worker", "machine", "master", "broker", "object store"
 ]
-"""Processes of a run; a machine is a worker with all that it has started."""
+"""Targets of signals. A machine is a worker with its child processes."""
 Trouble = Literal[
     "store slow", "store failing", "store throttled", "store resets", "network cut", "network slow"
 ]
-"""What the surroundings of a run can have for a while."""
+"""Temporary faults of a run's environment."""
 
 
 @dataclass(frozen=True)
@@ -33,33 +33,34 @@ class DueFault:
 
     number: int
     at_s: float
-    """Seconds after the load began."""
+    """Seconds after the start of the load."""
     kind: str
     pick: int
-    """What is left to chance: which host, how long."""
+    """Seed of its random choices, such as which host and how long."""
 
 
 class Site(Protocol):
-    """What faults can be done to. Nothing here waits."""
+    """The actions that faults consist of. None of them blocks."""
 
     def order(self, due: DueFault, point: str, do: str, for_s: float = 0.0) -> None:
-        """Have this happen at a fault point: to whoever passes first, or to all for some time."""
+        """Inject a fault at a fault point: for the first process that passes, or for all during `for_s`
+        seconds."""
 
     def signal(
         self, due: DueFault, whom: Whom, how: signal.Signals, then_s: float | None = None
     ) -> None:
-        """Send a process a signal. After so many seconds, if any, one that is stopped goes on, and one that
-        nobody else starts again is started."""
+        """Send a signal to a process. After `then_s` seconds, if given, resume it if it was stopped, or
+        restart it if nothing else does."""
 
     def trouble(self, due: DueFault, what: Trouble, for_s: float) -> None:
-        """Let the surroundings have this trouble for a while."""
+        """Inject a fault into the environment for `for_s` seconds."""
 
     def kill_driver(self, due: DueFault) -> None: ...
 
     def set_clock(self, due: DueFault, ahead_s: float) -> None: ...
 
     def move(self, due: DueFault) -> None:
-        """Have the query move slots or scale a step. It is no fault, but faults fall into it."""
+        """Make the query move slots or scale a step. Not a fault itself, but faults happen during it."""
 
 
 @dataclass(frozen=True)
@@ -68,21 +69,21 @@ class Kind(ABC):
 
     name: str
     group: str = ""
-    """Kinds of one group are told together, and share a weight."""
+    """Name of its group. Kinds of a group are reported together and share a weight."""
     weight: float = 0.0
-    """How often it comes, relative to others; 0: only once in many, see `schedule`."""
+    """Relative frequency; 0 means rare, see `schedule`."""
     needs: frozenset[Need] = frozenset()
     moves: bool = False
-    """Slots change hands while it lies in wait: only then its place is passed."""
+    """Whether it also moves slots, because its fault point is passed only then."""
 
     @abstractmethod
     def begin(self, site: Site, due: DueFault) -> None:
-        """Do it, or have it done."""
+        """Inject the fault."""
 
 
 @dataclass(frozen=True)
 class AtPoint(Kind):
-    """A process dies at a fault point, or breaks off what it does there."""
+    """A process is killed at a fault point, or gets an error there."""
 
     point: str = ""
     do: str = "raise"
@@ -95,7 +96,7 @@ class AtPoint(Kind):
 
 @dataclass(frozen=True)
 class ForAWhile(Kind):
-    """All that pass a point have this trouble, for 0.2 to 1 s."""
+    """For 0.2 to 1 s, all processes that pass a fault point get an error or a delay."""
 
     point: str = "store.write"
     do: str = "EIO"
@@ -111,7 +112,7 @@ class Signalled(Kind):
     whom: Whom = "host"
     how: signal.Signals = signal.SIGKILL
     then_s: tuple[float, float] | None = None
-    """It goes on, or is started again, after as many seconds, from and to; None: never."""
+    """Range of seconds after which it is resumed or restarted; None for never."""
 
     def begin(self, site: Site, due: DueFault) -> None:
         span = self.then_s
@@ -121,10 +122,11 @@ class Signalled(Kind):
 
 @dataclass(frozen=True)
 class Surrounded(Kind):
-    """What is around a run has trouble."""
+    """The environment of a run has a fault for a while."""
 
     what: Trouble = "store slow"
     for_s: tuple[float, float] = (0.3, 2.0)
+    """Range of its length in seconds."""
 
     def begin(self, site: Site, due: DueFault) -> None:
         site.trouble(due, self.what, random.Random(due.pick).uniform(*self.for_s))
@@ -140,9 +142,10 @@ class DriverKilled(Kind):
 
 @dataclass(frozen=True)
 class ClockStep(Kind):
-    """The driver's clock goes forth or back by up to so many seconds."""
+    """The driver's clock jumps forward or back."""
 
     most_s: float = 600.0
+    """Longest jump in seconds."""
 
     def begin(self, site: Site, due: DueFault) -> None:
         site.set_clock(due, random.Random(due.pick).uniform(-self.most_s, self.most_s))
@@ -156,17 +159,17 @@ _MOVING = (
     "host.install",
     "host.trickle",
 )
-"""Points that are passed when slots change hands."""
+"""Fault points that are passed only when slots move."""
 _NO_CALL = ("host.trickle", "host.install", "sink.merge")
-"""Passed by a thread of a process itself, where no call could be broken off: it has an error there."""
+"""Fault points passed by background threads, where no call can be aborted: they raise an I/O error."""
 _BURSTING = ("courier.offload", "courier.offloaded")
 _UPKEEP = ("driver.layout", "driver.clean", "sink.merge")
-"""Points of the driver at which it does not fail as a whole."""
+"""Fault points of the driver at which an error does not fail the query."""
 
 
 def _at_points() -> list[Kind]:
-    """Every fault point but the store's: its process breaks off there, or is killed."""
-    found: list[Kind] = []
+    """For every fault point but the store's: an error there, and a kill of its process there."""
+    kinds: list[Kind] = []
     for point in FAULT_POINTS:
         who = point.split(".")[0]
         needs: frozenset[Need] = frozenset({"burst"} if point in _BURSTING else ())
@@ -175,14 +178,14 @@ def _at_points() -> list[Kind]:
             raises = replace(raises, do="EIO")
         kills = replace(raises, name=f"{point} killed", do="kill")
         if who in ("courier", "host"):
-            found += [raises, kills]
+            kinds += [raises, kills]
         elif who in ("driver", "sink"):
-            found += [raises, replace(kills, needs=frozenset({"process"}))]
-    return found
+            kinds += [raises, replace(kills, needs=frozenset({"process"}))]
+    return kinds
 
 
 def _group(group: str, weight: float, *kinds: Kind) -> list[Kind]:
-    """Kinds that share a weight."""
+    """These kinds as a group that shares a weight."""
     return [replace(kind, group=group, weight=weight / len(kinds)) for kind in kinds]
 
 
@@ -205,7 +208,7 @@ def _kinds() -> list[Kind]:
         *_group(
             "host stopped",
             0.06,
-            # Less than the silence after which it is given up; more; for ever.
+            # Shorter than the silence after which a host is given up; longer; for good.
             Signalled("host stopped shortly", how=stopped, then_s=(0.2, 1.0)),
             Signalled("host stopped and back", how=stopped, then_s=(2.5, 5.0)),
             Signalled("host stopped for good", how=stopped),
@@ -237,7 +240,7 @@ def _kinds() -> list[Kind]:
 
 
 def _of_clusters() -> list[Kind]:
-    """What fails in a cluster, with a broker in front and an object store behind."""
+    """Faults of a cluster, its broker and its object store."""
     stopped, terminated = signal.SIGSTOP, signal.SIGTERM
     network: frozenset[Need] = frozenset({"network"})
     kinds = [

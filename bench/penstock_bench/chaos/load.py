@@ -1,9 +1,9 @@
-"""The load of a run: its rows, the flow they go through, and its settings.
+"""The load of a run: its rows, its flow, and its settings.
 
-Rows have a key, the group of the key, a number, and an event time that is up to 0.4 s behind their
-arrival; all follow from the row's number alone. Windows of half a second of event time are counted
-for each key; what closes is added up by group. Hosts of the first step have a pace, so that bursts
-are too much for them and functions help.
+A row has a key, the key's group, a value, and an event time up to 0.4 s before its arrival. All are
+functions of the row's number. The flow aggregates each key over windows of half a second of event time, and
+adds up the closed windows by group. Hosts of the first step are slowed down, so that bursts overload them
+and functions help.
 """
 
 from __future__ import annotations
@@ -31,53 +31,55 @@ KEYS, GROUPS, SLOTS = 60, 12, 12
 TOPIC, PARTITIONS = "chaos", 2
 WINDOW_MS, DELAY_MS, BEHIND_MS = 500, 500, 400
 FIRST_MS = 1_700_000_000_000
-"""The event time at which a load begins."""
+"""Event time at which a load begins, in milliseconds since 1970."""
 RATE, BURST = 500.0, 10
-"""Rows a second, and how many times as many come in a burst."""
+"""Rows per second, and the factor by which a burst multiplies them."""
 HOST_RATE = 1500.0
-"""Rows that a host takes in a second: few enough for bursts, and enough to catch up after a fault."""
+"""Rows per second that a host can process: too few for bursts, enough to catch up after a fault."""
 EPOCH_ROWS = 3_000
-"""Rows of an epoch at most: a backlog is many epochs, not a long one that each fault repeats."""
+"""Most rows of an epoch, so that a backlog becomes many short epochs: a fault then repeats only one of
+them."""
 HOSTS, MOST_HOSTS = 2, 3
 HOST_LOST_MS = 1_500
-"""Milliseconds of silence after which a host is given up: less than a user's 5 s, so that many fit in."""
+"""Milliseconds of silence after which a host is given up. Below the default of 5 s, to fit more faults in."""
 MERGE_EPOCHS = 16
-"""Epochs whose files in the sink are merged: few, so that it happens often."""
+"""Epochs whose files in the sink are merged into one: few, so that merges happen often."""
 CORES = 2 * MOST_HOSTS + 4
 _TIME = pa.timestamp("us", tz="UTC")
 
 
 @dataclass(frozen=True)
 class Bursts(Shape):
-    """A steady rate with bursts, which ends."""
+    """A steady rate with bursts, for a limited time."""
 
     seconds: float
     calm_s: float
+    """Seconds at the steady rate before each burst."""
     burst_s: float
-    """Seconds of a burst; each comes after a calm time, which comes first."""
+    """Seconds of a burst."""
 
     def pieces(self) -> Sequence[Piece]:
-        found, left_s = list[Piece](), self.seconds
+        pieces, left_s = list[Piece](), self.seconds
         while left_s > 0:
             for length_s, rate in ((self.calm_s, RATE), (self.burst_s, BURST * RATE)):
-                found.append(Piece(min(length_s, max(left_s, 0.0)), rate))
+                pieces.append(Piece(min(length_s, max(left_s, 0.0)), rate))
                 left_s -= length_s
-        return [*found, Piece(0, 0)]
+        return [*pieces, Piece(0, 0)]
 
 
 def arrivals(plan: ChaosPlan) -> Bursts:
-    """When the rows of a plan arrive."""
+    """Arrival times of the rows of a plan."""
     return Bursts(plan.seconds, plan.burst_every_s - plan.burst_s, plan.burst_s)
 
 
 @dataclass(frozen=True)
 class ChaosRows:
-    """What rows hold. Event times begin on a day of their own, so that they are the same in each run."""
+    """The content of rows. Event times begin at a fixed date, so that they are the same in each run."""
 
     columns = "at timestamp, g long, k long, v long"
 
     def numbers(self, number: Numbers, t_us: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-        """Event times in milliseconds, keys and numbers."""
+        """Event times in milliseconds, keys, and values."""
         draws = Draws(1, number)
         at_ms = FIRST_MS + t_us // 1000 - draws.below(BEHIND_MS, "behind")
         return at_ms, draws.below(KEYS, "key"), draws.below(1000, "number")
@@ -92,7 +94,7 @@ def group_of(key: Numbers) -> Numbers:
 
 
 def source(spark: SparkSession, plan: ChaosPlan, bearings: Bearings) -> DataFrame | LiveSource:
-    """Where the rows of a run come from: a topic, or they are made up as soon as the query has come up."""
+    """The source of a run: a Kafka topic, or a generator that starts as soon as the query is up."""
     if bearings.servers is None:
         made = Arriving(arrivals(plan), ChaosRows(), partitions=PARTITIONS, at_most=EPOCH_ROWS)
         return arriving(spark, "chaos", made)
@@ -124,7 +126,7 @@ def flow(rows: DataFrame | LiveSource) -> ps.Flow:
 
 
 def settings(book: OrderBook) -> Settings:
-    """Settings under which every process obeys the orders of the book, and upkeep comes often."""
+    """Settings under which every process obeys the orders of the book, and state upkeep happens often."""
     pace = Pace(HOST_RATE)
     faults = [
         Fault(point, Ordered(book, point, pace if point == "burst.work" else None), hits=())

@@ -1,9 +1,9 @@
-"""The oracle: what the sink must hold, epoch by epoch, told from Spark's log and the rows alone.
+"""The oracle: the expected content of the sink, epoch by epoch, derived from Spark's log and the rows alone.
 
-Which rows an epoch has is in Spark's log of offsets. Of n partitions the first has the rows 0, n, 2n and
-so on. A window closes in the first epoch whose watermark has reached its end, and the watermark of an
-epoch is the newest event time of the epochs before it, in the partition that is furthest behind, less the
-delay. So every row that the flow gives is known, and in which epoch.
+Spark's offset log determines the rows of each epoch: the first of n partitions has the rows 0, n, 2n and so
+on. A window closes in the first epoch whose watermark has reached its end. An epoch's watermark is the newest
+event time of the epochs before it, in the partition that is furthest behind, minus the delay. So every output
+row is known, and its epoch.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ from penstock_bench.chaos.schedule import ChaosPlan
 from penstock_bench.live.latency import Began
 
 OutputRow = tuple[int, int, int, int]
-"""A group, its windows so far, their rows, and the sum of these rows' numbers."""
+"""A group, its number of closed windows, their number of rows, and the sum of these rows' values."""
 Epochs = dict[int, Counter[OutputRow]]
-"""Rows by epoch."""
+"""Output rows by epoch."""
 
 
 @dataclass(frozen=True)
 class SinkDifference:
-    """How what was found differs from what should have been."""
+    """The difference between the sink and the oracle."""
 
     expected: int
-    """Rows of the oracle."""
+    """Number of rows that the oracle expects."""
     lost: int
-    """Rows of the oracle that are not there."""
+    """Number of expected rows that the sink lacks."""
     duplicated: int
-    """Rows that are there and that the oracle does not have: a second time, or with other sums."""
+    """Number of rows in the sink that the oracle does not expect: repeated, or with other sums."""
     first: str
-    """The first epoch with a difference, and what differs; empty if nothing does."""
+    """Description of the first epochs that differ; empty if none do."""
 
 
 @dataclass(frozen=True)
 class SparkLog:
-    """What Spark's log says of a run's epochs."""
+    """The epochs of a run according to Spark's log."""
 
     ends: Mapping[int, tuple[int, ...]]
-    """Epoch -> how many rows of each partition are in it or before."""
+    """Epoch -> end offset of each partition."""
     began: Began | None
-    """When the load began, and with which row; None: it has not."""
+    """Time and first row of the load; None if it has not begun."""
     committed: int
-    """The newest epoch that is committed; -1 if there is none."""
+    """The newest committed epoch; -1 if there is none."""
 
     def row(self, epoch: int) -> int:
-        """The number of the first row that is neither in an epoch nor before.
+        """Number of the first row after an epoch.
 
         >>> SparkLog({0: (5,), 1: (9, 7)}, None, 1).row(0), SparkLog({1: (9, 7)}, None, 1).row(1)
         (5, 15)
@@ -73,13 +73,14 @@ class SparkLog:
 
 
 class LogReader:
-    """Reads Spark's log, in which files are added and never changed: each of them once."""
+    """Reads Spark's log. Its files never change, so each is read only once."""
 
     def __init__(self, files: Files) -> None:
         self._files, self._offsets = files, dict[int, Any]()
 
     def read(self, began: Began | None = None) -> SparkLog:
-        """The log as it is. When the load began is in it where rows are made; else it is given."""
+        """The current log. If the source generates the rows, the log also has the start of the load; else
+        pass it as `began`."""
         for epoch in self._numbers("offsets"):
             text = None if epoch in self._offsets else self._files.read(f"offsets/{epoch}")
             if text:
@@ -88,7 +89,7 @@ class LogReader:
         ends = {}
         for epoch, offset in sorted(self._offsets.items()):
             if "row" not in offset:
-                (parts,) = offset.values()  # of the one topic
+                (parts,) = offset.values()  # there is one topic
                 ends[epoch] = tuple(parts[str(part)] for part in range(len(parts)))
                 continue
             ends[epoch] = (int(offset["row"]),)
@@ -97,32 +98,32 @@ class LogReader:
         return SparkLog({e: some for e, some in ends.items() if e <= committed}, began, committed)
 
     def _numbers(self, folder: str) -> list[int]:
-        names = (found.name.rsplit("/", 1)[-1] for found in self._files.below(folder))
+        names = (file.name.rsplit("/", 1)[-1] for file in self._files.below(folder))
         return sorted(int(name) for name in names if name.isdecimal())
 
 
 def number_of(partition: int, offset: int, partitions: int) -> int:
-    """The number of the row at an offset of a partition."""
+    """Number of the row at an offset of a partition."""
     return partition + partitions * offset
 
 
 def expected(plan: ChaosPlan, log: SparkLog) -> Epochs:
-    """The rows that the flow must have given in the epochs of a log."""
-    shape, rows, found = arrivals(plan), ChaosRows(), Epochs()
+    """The rows that the flow must have output in the epochs of a log."""
+    shape, rows, epochs = arrivals(plan), ChaosRows(), Epochs()
     first = log.began.first if log.began else max(map(log.row, log.ends), default=0)
     windows: dict[int, np.ndarray[tuple[int, int], np.dtype[np.int64]]] = {}
     totals = np.zeros((GROUPS, 3), np.int64)
     newest_ms, begins = dict[int, int](), dict[int, int]()
     for epoch, ends in log.ends.items():
         watermark_ms = min(newest_ms.values(), default=0) - DELAY_MS
-        found[epoch] = Counter(_closed(windows, totals, watermark_ms))
+        epochs[epoch] = Counter(_closed(windows, totals, watermark_ms))
         for part, end in enumerate(ends):
             offset = np.arange(begins.get(part, 0), end, dtype=np.int64)
             begins[part] = end
             if not len(offset):
                 continue
             number = part + len(ends) * offset
-            t_us = np.zeros_like(number)  # those of the lead-in have no time of arrival
+            t_us = np.zeros_like(number)  # rows of the lead-in have no arrival time
             t_us[number >= first] = shape.arrival_us(number[number >= first] - first)
             at_ms, k, v = rows.numbers(number, t_us)
             for start in np.unique(at_ms // WINDOW_MS).tolist():
@@ -130,7 +131,7 @@ def expected(plan: ChaosPlan, log: SparkLog) -> Epochs:
                 held = windows.setdefault(start, np.zeros((KEYS, 2), np.int64))
                 np.add.at(held, k[of], np.stack([np.ones_like(v[of]), v[of]], axis=1))
             newest_ms[part] = max(newest_ms.get(part, 0), int(at_ms.max()))
-    return found
+    return epochs
 
 
 def _closed(
@@ -138,7 +139,7 @@ def _closed(
     totals: np.ndarray[tuple[int, int], np.dtype[np.int64]],
     watermark_ms: int,
 ) -> Iterator[OutputRow]:
-    """Close what the watermark has passed; gives the groups that this changes."""
+    """Close the windows that the watermark has passed; yields the rows of the groups that this changes."""
     closing = [start for start in windows if (start + 1) * WINDOW_MS <= watermark_ms]
     changed = set[int]()
     for start in closing:
@@ -151,7 +152,7 @@ def _closed(
         yield (group, *totals[group].tolist())
 
 
-def found(sink: Path) -> Epochs:
+def read_sink(sink: Path) -> Epochs:
     """The rows of the sink's files, by epoch."""
     epochs = Epochs()
     for folder in sink.glob("epoch=*"):
@@ -164,8 +165,10 @@ def found(sink: Path) -> Epochs:
 
 
 def difference(expected: Epochs, found: Epochs) -> SinkDifference:
-    """Compare them row by row, in each folder of the sink with all epochs since the one before it:
-    a folder may stand for several that were merged.
+    """Compare expected and actual rows.
+
+    Each folder of the sink is compared with all epochs since the previous folder, because a folder may
+    contain several merged epochs.
 
     >>> row, other = (1, 1, 5, 9), (1, 2, 8, 11)
     >>> difference({0: Counter([row]), 1: Counter([other])}, {1: Counter([row, other, other])})

@@ -1,9 +1,9 @@
-"""Orders: how a fault reaches the process that shall have it.
+"""Orders, which deliver faults to processes.
 
-An order is a file in the folder of a fault point. Every process of the flow has an `Ordered` at each
-point, which looks into that folder when it passes: nearly always it is empty. The first one that
-passes takes the order by a rename, and notes that it happened: only what happened counts as a fault.
-An order that lasts is then obeyed by everybody who passes, for as long as it says.
+An order is a file in the folder of a fault point. Every process of the flow has an `Ordered` action at each
+fault point, which looks into that folder. Usually it is empty. The first process that passes takes the order
+by renaming it, and notes that the fault happened; only these faults count. If the order has a duration, all
+other processes that pass during that time obey it too.
 """
 
 from __future__ import annotations
@@ -23,26 +23,28 @@ from penstock.faults import FAULT_POINTS, Action, InjectedFault
 
 CLOCK = "driver.clock"
 POINTS = (*FAULT_POINTS, "burst.work")
-"""Points that orders can be put at."""
+"""Fault points that accept orders."""
 _SLOW_S = 0.25
+"""Seconds by which the order "slow" delays a process."""
 _WAITS, _LASTS = ".order", ".taken"
 
 
 @dataclass(frozen=True)
 class FaultOrder:
-    """What shall happen at a point."""
+    """A fault to inject at a fault point."""
 
     fault: int
-    """The number of the fault in its schedule."""
+    """Number of the fault in its schedule."""
     do: str
-    """raise, kill, slow, or the name of an error of the system, such as ENOSPC."""
+    """Action: raise, kill, slow, or the name of a system error such as ENOSPC."""
     for_s: float = 0.0
-    """Seconds for which it happens to everybody who passes, from the first one on; 0: only to that one."""
+    """Seconds, from the first process that passes, during which all that pass are affected; 0 for only the
+    first."""
 
 
 @dataclass(frozen=True)
 class OrderBook:
-    """The folder of orders of a run, and the file that tells which of them happened."""
+    """The folder of a run's orders, and the list of faults that happened."""
 
     folder: str
 
@@ -54,38 +56,38 @@ class OrderBook:
         _write(Path(self.folder, point, f"{order.fault}{_WAITS}"), asdict(order))
 
     def withdraw(self, point: str, fault: int) -> None:
-        """Take back an order that nobody took, or clear away one that is over."""
+        """Remove an order, whether it was taken or not."""
         for suffix in (_WAITS, _LASTS):
             Path(self.folder, point, f"{fault}{suffix}").unlink(missing_ok=True)
 
     def set_clock(self, fault: int, ahead_s: float) -> None:
-        """Let the driver's clock be ahead by so much from now on."""
+        """Set the driver's clock ahead of the real time by `ahead_s` seconds."""
         _write(Path(self.folder, CLOCK), {"fault": fault, "ahead_s": ahead_s})
 
     def note(self, fault: int, at_s: float | None = None, **facts: Any) -> None:
-        """Tell that a fault has happened now, or at that time; said twice, it counts once."""
+        """Record that a fault happened, now or at `at_s`. A repeated record is ignored."""
         line = {"fault": fault, "at_s": at_s or time.time(), "pid": os.getpid(), **facts}
         with open(f"{self.folder}/fired.jsonl", "ab") as file:
             file.write(json.dumps(line, default=str).encode() + b"\n")
 
     def happened(self) -> dict[int, dict[str, Any]]:
-        """The faults that have happened, each with when and to whom it first did."""
-        found: dict[int, dict[str, Any]] = {}
+        """The faults that have happened: number -> the time and process of its first occurrence."""
+        first: dict[int, dict[str, Any]] = {}
         with suppress(FileNotFoundError):
             for line in Path(self.folder, "fired.jsonl").read_bytes().splitlines():
                 facts = json.loads(line)
-                found.setdefault(facts["fault"], facts)
-        return found
+                first.setdefault(facts["fault"], facts)
+        return first
 
 
 @dataclass(frozen=True)
 class Ordered:
-    """The action at a fault point that obeys orders. A value, so that settings can ship it."""
+    """The action at a fault point that obeys orders. A plain value, so that settings can carry it."""
 
     book: OrderBook
     point: str
     then: Action | None = None
-    """What else a trial does at this point."""
+    """Another action to run at this point afterwards."""
 
     def __call__(self, facts: Mapping[str, Any]) -> float | None:
         with suppress(FileNotFoundError):  # the run is over, or another process took the order
@@ -95,7 +97,7 @@ class Ordered:
 
     def _look_at(self, file: Path, facts: Mapping[str, Any]) -> None:
         known = FAULT_POINTS.get(self.point)
-        told = {name: facts[name] for name in known.where} if known else {}
+        where = {name: facts[name] for name in known.where} if known else {}
         if file.suffix == _WAITS:
             order = FaultOrder(**json.loads(file.read_bytes()))
             taken = file.with_suffix(_LASTS)
@@ -103,18 +105,18 @@ class Ordered:
             os.utime(taken, (time.time(),) * 2)
             if not order.for_s:
                 taken.unlink()
-            self.book.note(order.fault, **told)
-            self._obey(order, told)
+            self.book.note(order.fault, **where)
+            self._obey(order, where)
         elif file.suffix == _LASTS:
             order = FaultOrder(**json.loads(file.read_bytes()))
             if time.time() < file.stat().st_mtime + order.for_s:
-                self._obey(order, told)
+                self._obey(order, where)
 
-    def _obey(self, order: FaultOrder, told: Mapping[str, Any]) -> None:
+    def _obey(self, order: FaultOrder, where: Mapping[str, Any]) -> None:
         if order.do == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if order.do == "raise":
-            raise InjectedFault(self.point, told)
+            raise InjectedFault(self.point, where)
         if order.do == "slow":
             time.sleep(_SLOW_S)
         else:
@@ -124,7 +126,7 @@ class Ordered:
 
 @dataclass(frozen=True)
 class OrderedClock:
-    """The action at the driver's clock: it is ahead by as much as was said last."""
+    """The action at the driver's clock: returns the seconds by which it is to be ahead."""
 
     book: OrderBook
 

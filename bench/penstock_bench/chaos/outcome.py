@@ -1,4 +1,4 @@
-"""The figures of a run, from what was noted while it went on."""
+"""Metrics of a run, computed from its notes."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ BOUND = SLA(1000, 1000)
 
 @dataclass(frozen=True)
 class ChaosOutcome:
-    """What a run gave."""
+    """The result of a run."""
 
     plan: ChaosPlan
     faults: list[dict[str, Any]]
-    """Every fault of the schedule: its kind, when it was due and when it happened (None: it did not),
-    and the seconds until the query had recovered."""
+    """All scheduled faults: kind, seconds at which it was due and happened (None if it did not), and seconds
+    until the query had recovered."""
     kinds: list[dict[str, Any]]
-    """By kind: how many were due, how many happened, and recovery times."""
+    """For each kind, the numbers of faults that were due and that happened, and recovery times."""
     recover_p99_s: float
     success: float
-    """The share of windows of 1 s in which the mean latency was at most 1 s, while faults came."""
+    """Share of 1 s windows during the faults in which the mean latency was at most 1 s."""
     by_second: dict[str, list[float | None]]
     epochs: int
     starts: int
-    """Starts of the query: one, and one for each time that it failed or its driver died."""
+    """Number of starts of the query: one, and one more for each failure of the query or its driver."""
     failures: list[str]
-    """Why the query failed, each time."""
+    """Error message of each failure of the query."""
     helped: int
-    """Rows that functions took."""
+    """Number of rows processed by functions."""
     difference: SinkDifference
     late: int
-    """Rows that came behind the watermark. There must be none."""
+    """Number of rows behind the watermark, which must be 0."""
 
 
 def recovery_s(at_s: float, done_s: Sequence[float]) -> float | None:
-    """Seconds from a fault until an epoch is done that began after it; None: there was none.
+    """Seconds from a fault until an epoch that began after it is done; None if there is no such epoch.
 
-    The first epoch that is done after a fault may have been under way by then; the second was not.
+    The first epoch that ends after a fault may have begun before it; the second one has not.
 
     >>> recovery_s(1.0, [0.5, 1.25, 2.5, 3.0]), recovery_s(2.6, [0.5, 1.25, 2.5, 3.0])
     (1.5, None)
@@ -67,11 +67,12 @@ def outcome_of(
     failures: list[str],
     difference: SinkDifference,
 ) -> ChaosOutcome:
-    """The figures. `epochs` are the driver's notes."""
+    """Compute the metrics of a run. `epochs` are the driver's notes."""
     assert log.began is not None
     done_s = sorted(epoch["at_s"] for epoch in epochs)
     faults = [
-        _told(due, happened.get(due.number), done_s, log.began.start_ms / 1000) for due in schedule
+        _as_row(due, happened.get(due.number), done_s, log.began.start_ms / 1000)
+        for due in schedule
     ]
     first = {epoch["epoch"]: epoch["at_s"] for epoch in reversed(epochs)}
     reached = np.maximum.accumulate([first[number] for number in sorted(first)])
@@ -80,7 +81,7 @@ def outcome_of(
         for number, at_s in zip(sorted(first), reached.tolist(), strict=True)
         if number in log.ends
     ]
-    found = truth(
+    latencies = truth(
         arrivals(plan), lambda n, _: np.zeros_like(n), 1, log.began, delivered, plan.seconds
     )
     return ChaosOutcome(
@@ -88,8 +89,8 @@ def outcome_of(
         faults=faults,
         kinds=_by_kind(faults),
         recover_p99_s=_percentile(_times(faults), 99),
-        success=float(found.success(BOUND, plan.calm_s)[0]),
-        by_second=found.by_second(int(plan.seconds)),
+        success=float(latencies.success(BOUND, plan.calm_s)[0]),
+        by_second=latencies.by_second(int(plan.seconds)),
         epochs=len(log.ends),
         starts=starts,
         failures=failures,
@@ -99,7 +100,7 @@ def outcome_of(
     )
 
 
-def _told(
+def _as_row(
     due: DueFault, happened: Mapping[str, Any] | None, done_s: Sequence[float], start_s: float
 ) -> dict[str, Any]:
     at_s = None if happened is None else happened["at_s"]
@@ -115,7 +116,7 @@ def _told(
 
 
 def _by_kind(faults: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    found = []
+    rows = []
     for kind in sorted({fault["kind"] for fault in faults}):
         due = [fault for fault in faults if fault["kind"] == kind]
         times = _times(due)
@@ -123,19 +124,19 @@ def _by_kind(faults: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         if times:
             row |= {f"p{p}_s": round(_percentile(times, p), 3) for p in (50, 99)}
             row |= {"max_s": round(max(times), 3)}
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def _times(faults: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Recovery times of those that happened; infinite if there was no recovery."""
+    """Recovery times in seconds of the faults that happened; infinite if there was no recovery."""
     happened = [fault for fault in faults if fault["happened_s"] is not None]
     times = [fault["recovered_s"] for fault in happened]
     return [float("inf") if time is None else time for time in times]
 
 
 def _percentile(values: Sequence[float], p: float) -> float:
-    """The value that `p` per cent of the values do not exceed; nan of none.
+    """The value that `p` per cent of the values do not exceed; nan if there are no values.
 
     >>> _percentile([3.0, 1.0, 2.0], 99)
     3.0

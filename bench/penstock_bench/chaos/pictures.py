@@ -1,4 +1,4 @@
-"""The pictures of `penstock bench chaos`: latency while faults come, and recovery by kind of fault."""
+"""Charts of `penstock bench chaos`: latency during faults, and recovery by kind of fault."""
 
 from __future__ import annotations
 
@@ -18,66 +18,66 @@ _GOAL_S = 5.0
 
 def pictures(report: Result) -> Pictures:
     name = "chaos-cluster" if "cluster" in report["settings"]["allows"] else "chaos"
-    found: Pictures = {f"{name}-latency": partial(_latency, report)}
+    charts: Pictures = {f"{name}-latency": partial(_latency, report)}
     if any(kind["happened"] for kind in report["results"]["kinds"]):
-        found[f"{name}-recovery"] = partial(_recovery, report)
-    return found
+        charts[f"{name}-recovery"] = partial(_recovery, report)
+    return charts
 
 
 def _latency(report: Result) -> Picture:
     results, settings = report["results"], report["settings"]
-    told = results["by_second"]
-    seconds = [second + 0.5 for second in range(len(told["p99_ms"]))]
+    by_second = results["by_second"]
+    seconds = [second + 0.5 for second in range(len(by_second["p99_ms"]))]
     counts = [0] * len(seconds)
     for fault in results["faults"]:
         if fault["happened_s"] is not None and 0 <= fault["happened_s"] < len(counts):
             counts[int(fault["happened_s"])] += 1
-    so_far = [sum(counts[: second + 1]) for second in range(len(counts))]
+    totals = [sum(counts[: second + 1]) for second in range(len(counts))]
     x = "seconds into the load"
     return Picture(
-        f"Latency while faults come, seed {settings['seed']}",
+        f"Latency during faults, seed {settings['seed']}",
         [
             Panel(
                 [
-                    Line(seconds, told["p99_ms"], "99th percentile", RED),
-                    Line(seconds, told["mean_ms"], "mean", BLUE),
+                    Line(seconds, by_second["p99_ms"], "99th percentile", RED),
+                    Line(seconds, by_second["mean_ms"], "mean", BLUE),
                     Bound(1000, "the SLA"),
                 ],
                 x=x,
                 y="arrival to sink, ms",
-                note=f"{report['ratios']['success_during_faults']:.1%} of windows in the SLA",
+                note=f"{report['ratios']['success_during_faults']:.1%} of windows within the SLA",
                 log="y",
             ),
-            Panel([Line(seconds, told["rate"], "", GREY)], x=x, y="rows a second", y_from=0),
-            Panel([Line(seconds, [float(n) for n in so_far], "", INK)], x=x, y="faults so far"),
+            Panel([Line(seconds, by_second["rate"], "", GREY)], x=x, y="rows/s", y_from=0),
+            Panel([Line(seconds, [float(n) for n in totals], "", INK)], x=x, y="faults so far"),
         ],
     )
 
 
 def _recovery(report: Result) -> Picture:
-    """A dot for each fault, a row for each group; those that never recovered are left out."""
-    told = by(
-        (one for one in report["results"]["faults"] if one["recovered_s"] is not None), "group"
+    """One dot per fault, one row per group. Faults without a recovery are left out."""
+    recovered = by(
+        (f for f in report["results"]["faults"] if f["recovered_s"] is not None), "group"
     )
-    groups = sorted(told, key=lambda group: statistics.median(_times(told[group])))
+    groups = sorted(recovered, key=lambda group: statistics.median(_times(recovered[group])))
     chance, dots = random.Random(1), list[tuple[float, float]]()
     for row, group in enumerate(groups):
-        dots += [(took_s, row + chance.uniform(-0.25, 0.25)) for took_s in _times(told[group])]
-    medians = [statistics.median(_times(told[group])) for group in groups]
+        dots += [(took_s, row + chance.uniform(-0.25, 0.25)) for took_s in _times(recovered[group])]
+    medians = [statistics.median(_times(recovered[group])) for group in groups]
     panel = Panel(
         [
             Line([s for s, _ in dots], [row for _, row in dots], "one fault", BLUE, how=_DOTS),
             Line(medians, list(range(len(groups))), "median", INK, how=_BARS),
             Bound(_GOAL_S, f"{_GOAL_S:g} s", upright=True),
         ],
-        x="from the fault until an epoch is done that began after it, seconds",
+        x="seconds from the fault until an epoch that began after it is done",
         note=f"p99 {report['ratios']['recover_p99_s']:.1f} s",
         log="x",
         x_from=min([0.1, *(took_s for took_s, _ in dots)]),
         x_to=1.2 * max([_GOAL_S, *(took_s for took_s, _ in dots)]),
         y_from=len(groups) - 0.5,
         y_to=-0.5,
-        y_names=[f"{group} ({len(told[group,])})" for (group,) in groups],
+        y_names=[f"{group} ({len(recovered[group,])})" for (group,) in groups],
     )
     return Picture("Recovery, by kind of fault", [panel])
 

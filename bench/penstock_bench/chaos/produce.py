@@ -1,7 +1,7 @@
-"""Sends the rows of a run to Kafka, when they arrive: a process of its own, with a broker that may die.
+"""The process that sends the rows of a run to Kafka at their arrival times, even if the broker dies.
 
-`python -m penstock_bench.chaos.produce FOLDER`. Row n is in partition n modulo their number. Rows are sent
-in order, each once: an idempotent producer that never gives up.
+Run it with `python -m penstock_bench.chaos.produce FOLDER`. Row n goes to partition n modulo the number of
+partitions. An idempotent producer that retries forever sends the rows in order, each once.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from penstock_bench.chaos.load import PARTITIONS, TOPIC, ChaosRows, arrivals, gr
 from penstock_bench.live.latency import Began
 
 _LEAD_IN, _LEAD_IN_S = 60, 0.5
-"""Rows that come again and again, and the seconds between them, until the query has come up."""
+"""Rows per batch of the lead-in, and seconds between batches. It lasts until the query is up."""
 _UP_EPOCHS = 5
-"""Epochs after which a query has come up."""
+"""Epochs after which a query counts as up."""
 _TICK_S = 0.01
 
 
 def produce(arena: ChaosArena) -> None:
-    """Send all rows of the arena's plan; the load begins when the query has done some epochs."""
+    """Send all rows of the arena's plan. The load begins when the query has done some epochs."""
     from confluent_kafka import Producer
 
     assert arena.bearings.servers is not None
@@ -46,7 +46,7 @@ def produce(arena: ChaosArena) -> None:
         lead.send(_LEAD_IN)
         time.sleep(_LEAD_IN_S)
     began = Began(int(time.time() * 1000) + 200, lead.sent)
-    arena.tell_began(began)
+    arena.write_began(began)
     plan = arena.plan
     shape, sent = arrivals(plan), 0
     total = int(shape.cumulative(1000 * plan.seconds))
@@ -65,7 +65,7 @@ def produce(arena: ChaosArena) -> None:
 
 
 class _LeadIn:
-    """Rows that come before the load, as many as the query needs to come up."""
+    """Rows sent before the load, while the query starts."""
 
     def __init__(self, producer: Any) -> None:
         self._producer, self.sent = producer, 0
@@ -79,7 +79,7 @@ class _LeadIn:
 
 
 def send(producer: Any, number: Numbers, t_us: Numbers, arrival_ms: Numbers) -> None:
-    """Send rows, which arrive then, as the oracle has them."""
+    """Send the rows with these numbers, as the oracle computes them, with these arrival times."""
     at_ms, k, v = ChaosRows().numbers(number, t_us)
     at = np.datetime_as_string(at_ms.astype("datetime64[ms]"), timezone="UTC").tolist()
     columns = (

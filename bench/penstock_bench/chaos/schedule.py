@@ -1,4 +1,4 @@
-"""Which fault comes when: a pure function of a seed."""
+"""The schedule of a run's faults: a pure function of a seed."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from dataclasses import dataclass
 from penstock_bench.chaos.kinds import KINDS, DueFault, Kind, Need
 
 _RARE = 150
-"""Of so many faults one is the death of a driver in a process of its own, which costs a JVM's start."""
+"""Faults per death of the driver's process, which is rare because it costs the start of a JVM."""
 
 
 @dataclass(frozen=True)
 class ChaosPlan:
-    """What a run is like, but for its faults."""
+    """Parameters of a run, from which its faults follow."""
 
     seed: int
     seconds: float
-    """Length of the load."""
+    """Length of the load in seconds."""
     calm_s: float = 5.0
     """Seconds without faults at the beginning, and at the end."""
     every_s: float = 1.2
-    """Mean time from one fault to the next."""
+    """Mean seconds from one fault to the next."""
     allows: tuple[Need, ...] = ("burst", "process")
-    """What kinds may need."""
+    """Needs of fault kinds that this run meets; other kinds are left out."""
     burst_s: float = 5.0
-    """Length of a burst of rows."""
+    """Length of a burst of rows in seconds."""
     burst_every_s: float = 30.0
+    """Seconds from the end of one burst to the end of the next."""
 
     def bursting(self, at_s: float) -> bool:
-        """Whether rows come in a burst then; each ends the time from one to the next.
+        """Whether a burst of rows is in progress at a time. Each period ends with its burst.
 
         >>> plan = ChaosPlan(1, 100)
         >>> [plan.bursting(at_s) for at_s in (0, 24, 25, 29, 30)]
@@ -45,15 +46,15 @@ def schedule(plan: ChaosPlan) -> tuple[DueFault, ...]:
     >>> schedule(ChaosPlan(7, 60)) == schedule(ChaosPlan(7, 60)) != schedule(ChaosPlan(8, 60))
     True
     """
-    chance, found = random.Random(plan.seed), list[DueFault]()
+    chance, faults = random.Random(plan.seed), list[DueFault]()
     at_s = plan.calm_s
     while at_s < plan.seconds - plan.calm_s:
-        number = len(found)
+        number = len(faults)
         rare = "process" in plan.allows and number % _RARE == _RARE // 2
         kind = _drawn(chance, plan.allows, plan.bursting(at_s), rare)
-        found.append(DueFault(number, round(at_s, 3), kind.name, chance.getrandbits(32)))
+        faults.append(DueFault(number, round(at_s, 3), kind.name, chance.getrandbits(32)))
         at_s += plan.every_s * chance.uniform(0.4, 1.6)
-    return tuple(found)
+    return tuple(faults)
 
 
 def _drawn(chance: random.Random, allows: Collection[Need], burst: bool, rare: bool) -> Kind:

@@ -1,4 +1,4 @@
-"""Where faults are done to a run: orders are put and withdrawn, processes found and signalled."""
+"""Injects faults into a run: writes and withdraws orders, finds processes and signals them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from penstock_bench.chaos.kinds import DueFault, Trouble, Whom
 from penstock_bench.chaos.orders import FaultOrder
 
 _WAITS_S = 10.0
-"""Seconds that an order lies in wait for somebody who passes."""
+"""Seconds that an order waits for a process that passes its fault point."""
 _LIES_S = 15.0
-"""Seconds after which a process that was stopped for good is cleared away."""
+"""Seconds after which a process that was stopped for good is killed."""
 _GRACE_S = 60.0
 _SERVICE = "penstock.offload.backends.local.service"
 
@@ -37,16 +37,16 @@ class Driver(Protocol):
     def pid(self) -> int: ...
 
     def keep_up(self) -> bool:
-        """Start it again if it is dead; returns whether it was."""
+        """Restart it if it is dead; returns whether it was."""
 
     def kill(self) -> None: ...
 
     def end(self) -> None:
-        """Wait until it has ended, once the arena says stop; nothing is left of it."""
+        """Wait until it has ended, after the arena is stopped, and clean up all its processes."""
 
 
 class DriverProcess:
-    """A driver in a process of its own. What it and Spark print goes to a file in the arena."""
+    """A driver in a process of its own. Its output and Spark's go to `driver.log` in the arena."""
 
     def __init__(self, arena: ChaosArena) -> None:
         self._arena = arena
@@ -80,7 +80,7 @@ class DriverProcess:
     def _started(self) -> subprocess.Popen[bytes]:
         root = self._arena.root
         with (root / "driver.log").open("ab") as log:
-            # In a session of its own: Ctrl-C is for the supervisor.
+            # In its own session: Ctrl-C is for the supervisor alone.
             return subprocess.Popen(
                 [sys.executable, "-m", "penstock_bench.chaos.driver", str(root)],
                 stdin=subprocess.DEVNULL,
@@ -91,7 +91,7 @@ class DriverProcess:
             )
 
     def _marked(self) -> Iterator[psutil.Process]:
-        """Processes of this run that are still there: of drivers that were killed, too."""
+        """Processes of this run that still exist, including those of killed drivers."""
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 if process.environ().get(MARK) == str(self._arena.root):
@@ -99,7 +99,7 @@ class DriverProcess:
 
 
 class DriverThread:
-    """A driver in a thread of this process, on its session. It cannot be killed."""
+    """A driver in a thread of this process, on this process's Spark session. It cannot be killed."""
 
     def __init__(self, spark: SparkSession, arena: ChaosArena) -> None:
         self.pid = os.getpid()
@@ -111,14 +111,14 @@ class DriverThread:
         return False
 
     def kill(self) -> None:
-        raise AssertionError("a driver in this process is not to be killed")
+        raise AssertionError("a driver in this process cannot be killed")
 
     def end(self) -> None:
         self._thread.join()
 
 
 class LiveSite:
-    """A running query and its processes. See `kinds.Site`. Used by one thread."""
+    """The `kinds.Site` of a running query. Used by one thread."""
 
     def __init__(self, arena: ChaosArena, driver: Driver, ground: Ground) -> None:
         self._arena, self._driver, self._ground = arena, driver, ground
@@ -132,21 +132,21 @@ class LiveSite:
     def signal(
         self, due: DueFault, whom: Whom, how: signal.Signals, then_s: float | None = None
     ) -> None:
-        found = self._processes(whom)
-        struck = random.Random(due.pick).choice(found) if found else []
+        targets = self._processes(whom)
+        struck = random.Random(due.pick).choice(targets) if targets else []
         if not [process for process in struck if _signalled(process, how)]:
             return
         self._book.note(due.number, whom=whom, struck=struck[0].pid)
         if how == signal.SIGSTOP:
             clear = signal.SIGKILL if then_s is None else signal.SIGCONT
-            self._after(then_s or _LIES_S, lambda: [_signalled(one, clear) for one in struck])
+            self._after(then_s or _LIES_S, lambda: [_signalled(p, clear) for p in struck])
         elif then_s is not None:
             self._after(then_s, lambda: self._ground.revive(whom))
 
     def trouble(self, due: DueFault, what: Trouble, for_s: float) -> None:
-        over = self._ground.trouble(what, random.Random(due.pick))
+        end = self._ground.trouble(what, random.Random(due.pick))
         self._book.note(due.number, what=what)
-        self._after(for_s, over)
+        self._after(for_s, end)
 
     def kill_driver(self, due: DueFault) -> None:
         self._driver.kill()
@@ -159,15 +159,15 @@ class LiveSite:
         self._arena.command(due.number, due.pick)
 
     def tick(self) -> None:
-        """Do what was put off until now."""
+        """Run the delayed actions that are due."""
         now, later = time.monotonic(), self._later
-        self._later = [one for one in later if one[0] > now]
+        self._later = [(at, do) for at, do in later if at > now]
         for at, do in later:
             if at <= now:
                 do()
 
     def end(self) -> None:
-        """Do all that was put off: nobody stays stopped, no order lies in wait."""
+        """Run all delayed actions now, so that no process stays stopped and no order stays open."""
         for _, do in self._later:
             do()
         self._later.clear()
@@ -178,12 +178,12 @@ class LiveSite:
     def _processes(self, whom: Whom) -> list[list[psutil.Process]]:
         if whom == "host":
             hosts = [_process(pid) for pid in sorted(set(self._arena.hosts.values()))]
-            return [[one] for one in hosts if one and _runs(one, ".daemon")]
+            return [[host] for host in hosts if host and _runs(host, ".daemon")]
         if whom == "functions":
             driver = _process(self._driver.pid)
             below = _below(driver) if driver else []
-            found = [one for one in below if _runs(one, _SERVICE)]
-            return [found] if found else []
+            services = [process for process in below if _runs(process, _SERVICE)]
+            return [services] if services else []
         return self._ground.processes(whom)
 
 
@@ -200,14 +200,14 @@ def _below(process: psutil.Process) -> list[psutil.Process]:
 
 
 def _runs(process: psutil.Process, module: str) -> bool:
-    """Whether it is a process of that Python module: a number may be another one's by now."""
+    """Whether the process runs this Python module: its pid may have been reused since."""
     with suppress(psutil.Error):
         return any(word.endswith(module) for word in process.cmdline())
     return False
 
 
 def _signalled(process: psutil.Process, how: signal.Signals) -> bool:
-    """Send a signal to a process, if it is still the one that it was."""
+    """Send a signal to a process; returns False if it has ended, even if its pid was reused."""
     try:
         process.send_signal(how)
     except psutil.Error:

@@ -1,1 +1,2 @@
-"""What benchmarks of running queries share: scenarios, truth, outcomes."""
+"""`penstock bench live`, and the parts shared by benchmarks of running queries: loads, trials, exact
+latencies."""

@@ -1,4 +1,4 @@
-"""One broker, and on it sides that take turns: each with a producer and a consumer of its own."""
+"""A Kafka broker on which sides run in turn, each with its own producer and consumer."""
 
 from __future__ import annotations
 
@@ -36,19 +36,20 @@ SIDES = {
 PEERS = ("bytewax", "pathway")
 """Sides that need packages of their own; see `peers_path`."""
 UP_S, _QUIET_S = 180.0, 60.0
-"""Seconds that a side may take to come up, and after which no more messages are waited for."""
+"""Seconds that a side may take to start, and seconds after which waiting for more messages ends."""
 _WARM_RATE = 5_000
 
 
 def peers_path() -> str:
-    """Where packages of peers are, apart from ours, which want other versions of the same libraries."""
+    """Folder of the peers' packages, separate from ours because they need other versions of the same
+    libraries."""
     place = Path(os.environ.get("PENSTOCK_PEERS", Path(sys.prefix, "peers")))
     return str(place) if place.is_dir() else ""
 
 
 @contextmanager
 def live_arena(show: Show) -> Iterator[LiveArena]:
-    """A broker that ends with the block."""
+    """An arena whose broker ends with the block."""
     with tempfile.TemporaryDirectory(prefix="penstock-live-", ignore_cleanup_errors=True) as place:
         show("starting Kafka")
         with running_broker() as kafka:
@@ -57,7 +58,7 @@ def live_arena(show: Show) -> Iterator[LiveArena]:
 
 @dataclass
 class LiveArena:
-    """A broker and a folder for all that runs on it."""
+    """A broker, and a folder for the files of the sides."""
 
     kafka: Broker
     place: Path
@@ -66,7 +67,7 @@ class LiveArena:
 
     @contextmanager
     def running(self, name: str, *words: str) -> Iterator[tuple[SideProcess, SideLoad]]:
-        """A side that has come up, with these further words, and its load."""
+        """A side that is up, started with these extra arguments, and its load."""
         with self.load(name) as load, self.side(name, load, *words) as side:
             load.produce(100, 0.1)
             await_that(f"{name} was up", lambda: load.count() > 0, UP_S, side)
@@ -88,7 +89,7 @@ class LiveArena:
 
     @contextmanager
     def load(self, name: str) -> Iterator[SideLoad]:
-        """New topics, a consumer of one and who produces to the other."""
+        """A load with new topics: a producer for one, and a consumer of the other."""
         self._topics += 1
         source, sink = f"in-{self._topics}-{name}", f"out-{self._topics}-{name}"
         for topic in (source, sink):
@@ -114,17 +115,17 @@ class SideLoad:
         self._consumer.stdout.readline()
 
     def produce(self, rate: float, seconds: float) -> None:
-        """Produce at a rate, for so long."""
+        """Produce rows at a rate for some seconds."""
         with self.producing(rate, seconds):
             pass
 
     def produce_all(self, rows: int) -> None:
-        """Produce so many rows as fast as it goes."""
+        """Produce rows as fast as possible."""
         _must(self._producer(0, rows))
 
     @contextmanager
     def producing(self, rate: float, seconds: float) -> Iterator[None]:
-        """Produce at a rate, for so long, while something else is done."""
+        """Produce rows at a rate for some seconds, while the block runs."""
         producer = self._producer(rate, int(rate * seconds) or 1)
         try:
             yield
@@ -137,7 +138,7 @@ class SideLoad:
         self.produce(_WARM_RATE, seconds)
 
     def count(self) -> int:
-        """Messages in the output topic so far."""
+        """Number of messages in the output topic so far."""
         from confluent_kafka import Consumer, TopicPartition
 
         consumer = Consumer({"bootstrap.servers": self._servers, "group.id": "count"})
@@ -147,7 +148,7 @@ class SideLoad:
             consumer.close()
 
     def end(self) -> Received:
-        """Wait for what is still on its way, and give all that was received."""
+        """Wait until no more messages arrive, and return all that were received."""
         until_quiet(self)
         self._consumer.terminate()
         self._consumer.wait(30)
@@ -180,15 +181,15 @@ class SideLoad:
 
 
 def _must(producer: subprocess.Popen[str]) -> dict[str, Any]:
-    told, _ = producer.communicate()
+    output, _ = producer.communicate()
     if producer.returncode:
         raise PenstockError("the producer of the bench failed")
-    facts: dict[str, Any] = json.loads(told.splitlines()[-1])
+    facts: dict[str, Any] = json.loads(output.splitlines()[-1])
     return facts
 
 
 def until_quiet(load: SideLoad) -> None:
-    """Wait until no more messages come."""
+    """Wait until no more messages arrive."""
     deadline, count, since = time.monotonic() + _QUIET_S, -1, time.monotonic()
     while time.monotonic() < deadline:
         now = load.count()

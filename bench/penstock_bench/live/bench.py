@@ -1,7 +1,8 @@
-"""`penstock bench live`: Penstock live beside its peers, and the papers' experiments at milliseconds.
+"""`penstock bench live`: Penstock's live mode compared with its peers, and the papers' experiments in live
+mode.
 
-It has parts, each with a file of its own in `parts`. All are run, or those that `--part` names; a report
-that is there already keeps what it has of the others.
+Each part has a file of its own in `parts`. By default all parts are run, else those named by `--part`; an
+existing report keeps its results of the other parts.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from penstock_bench.report import Goal, PartResult, Report, Result, Show
 
 @dataclass(frozen=True)
 class Part:
-    """One part: how to run it, and what its figures should be."""
+    """One part of the benchmark."""
 
     run: Callable[[Show, bool], PartResult]
-    """Takes a function that progress lines go to, and whether to be quick."""
+    """Runs the part. Takes a function for progress lines, and whether to be quick."""
     ratios: Callable[[dict[str, Any]], dict[str, float]]
-    """The figures that goals are set for, of what it gave; without those that were not measured."""
+    """Computes the metrics that have goals from the part's results, leaving out those that were not
+    measured."""
     goals: Mapping[str, Goal]
 
 
@@ -49,32 +51,32 @@ GOALS = {name: goal for part in PARTS.values() for name, goal in part.goals.item
 
 
 def run(show: Show, quick: bool = False, part: Sequence[str] = ()) -> Report:
-    """Run some parts, or all: that takes about half an hour, six minutes when quick."""
+    """Run some parts, or all, which takes about half an hour, or six minutes when quick."""
     if unknown := [name for name in part if name not in PARTS]:
         raise SettingError(
-            f"bench live has no part {', '.join(unknown)}", hint=f"choose from: {', '.join(PARTS)}"
+            f"bench live has no part {', '.join(unknown)}", hint=f"use one of: {', '.join(PARTS)}"
         )
-    found: dict[str, Result] = {}
+    results: dict[str, Result] = {}
     failed: dict[str, str] = {}
     for name in part or PARTS:
         show(f"part {name}")
         try:
-            found[name] = PARTS[name].run(show, quick).to_plain(quick)
-        except Exception as trouble:  # what other parts gave is not lost for it
-            failed[name] = f"{type(trouble).__name__}: {trouble}".splitlines()[0]
+            results[name] = PARTS[name].run(show, quick).to_plain(quick)
+        except Exception as error:  # keep the results of the other parts
+            failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
             show(f"part {name} failed: {failed[name]}")
-    return report(found, failed)
+    return report(results, failed)
 
 
-def report(found: Mapping[str, Result], failed: Mapping[str, str] | None = None) -> Report:
-    """What the parts give together, and which of them failed, and why."""
-    parts = {name: found[name] for name in PARTS if name in found}
+def report(results: Mapping[str, Result], failed: Mapping[str, str] | None = None) -> Report:
+    """A report of these parts' results, and of the reasons why others failed."""
+    parts = {name: results[name] for name in PARTS if name in results}
     ratios: dict[str, float] = {}
-    for name, results in parts.items():
-        ratios |= PARTS[name].ratios(results)
+    for name, result in parts.items():
+        ratios |= PARTS[name].ratios(result)
     return Report("live", {"parts": list(parts), "failed": dict(failed or {})}, parts, ratios)
 
 
 def merged(earlier: Result, newer: Report) -> Report:
-    """A report with what an earlier one has of parts that were not run again."""
+    """A report that adds the results of an earlier one for parts that were not run again."""
     return report({**earlier["results"], **newer.results}, newer.settings["failed"])

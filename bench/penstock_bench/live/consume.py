@@ -1,7 +1,7 @@
-"""A consumer in a process of its own: what comes out of a side, and how long it took.
+"""A consumer process that records a side's output and its latency.
 
-`python -m penstock_bench.live.consume SERVERS TOPIC FILE`. Ends on SIGTERM, and then writes an array with a
-row for each message: when it was received, when the newest row behind it was produced (microseconds since
+Run it with `python -m penstock_bench.live.consume SERVERS TOPIC FILE`. On SIGTERM it writes an array with
+one row per message: when it was received, when the newest row behind it was produced (microseconds since
 1970), key, count and sum.
 """
 
@@ -22,11 +22,11 @@ class _Update(msgspec.Struct):
     s: int
     t: int
     diff: int = 1
-    """Pathway also tells what an update replaces, with -1."""
+    """1 for a new value; Pathway also sends the replaced value, with -1."""
 
 
 def consume(servers: str, topic: str, file: str) -> None:
-    """Take in everything from now on until the process is told to end."""
+    """Receive all messages of the topic until SIGTERM, then write them to the file."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
     over: list[int] = []
@@ -53,9 +53,9 @@ def consume(servers: str, topic: str, file: str) -> None:
         now = time.time_ns() // 1000
         for message in messages:
             if message.error() is None:
-                told = decoder.decode(message.value() or b"")
-                if told.diff > 0:
-                    rows.append((now, told.t, told.k, told.n, told.s))
+                update = decoder.decode(message.value() or b"")
+                if update.diff > 0:
+                    rows.append((now, update.t, update.k, update.n, update.s))
     np.save(file, np.array(rows, np.int64).reshape(-1, 5))
     consumer.close()
 

@@ -1,8 +1,8 @@
-"""What a live run really did, row by row, from outside of all that is measured by the run itself.
+"""Exact latencies of a run, row by row, independent of the run's own measurements.
 
-Rows of a load follow from their numbers alone: when each arrives and which slot it is for. An epoch's
-rows are the next ones in order, and its output is in the sink at a known moment. So the latency of
-every row is known exactly, however the run was controlled.
+The arrival time and slot of each row are functions of its number. An epoch's rows are the next ones in
+order, and the time at which its output was in the sink is known. So the latency of every row is known
+exactly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.sim.success import success_rates
 
 @dataclass(frozen=True)
 class Delivered:
-    """Rows up to this number (exclusive) were in the sink at this time."""
+    """A point of progress: all rows up to `row` (exclusive) were in the sink at `at_ms`."""
 
     row: int
     at_ms: float
@@ -31,29 +31,29 @@ class Delivered:
 
 @dataclass(frozen=True)
 class Seconds:
-    """Milliseconds from arrival to sink, one value for each second of arrivals."""
+    """Latencies from arrival to sink in milliseconds, one value per second of arrivals."""
 
     p50_ms: list[float]
     p99_ms: list[float]
     cumulative_p99_ms: list[float]
-    """The 99th percentile of all rows that have arrived up to the end of that second."""
+    """99th percentile of all rows that arrived up to the end of each second."""
 
     def peak_ms(self, since: int) -> float:
-        """The worst second from that one on, by its 99th percentile."""
+        """Highest p99 of any second from `since` on."""
         return max(self.p99_ms[since:])
 
     def steady_ms(self, until: int) -> float:
-        """The median of the seconds before that one, by their 99th percentiles."""
+        """Median of the p99 of the seconds before `until`."""
         return float(np.median(self.p99_ms[:until]))
 
 
 def per_second(
     delivered: Sequence[Delivered], first_row: int, seconds: int, rate: int, start_ms: float
 ) -> Seconds:
-    """The latency of the rows of some seconds; row `first_row` arrives at `start_ms`.
+    """Latencies of the rows of some seconds at a steady rate. Row `first_row` arrives at `start_ms`.
 
-    >>> told = per_second([Delivered(4, 1500.0), Delivered(8, 2500.0)], 0, 2, 4, 0.0)
-    >>> told.p50_ms, told.peak_ms(since=1)
+    >>> latencies = per_second([Delivered(4, 1500.0), Delivered(8, 2500.0)], 0, 2, 4, 0.0)
+    >>> latencies.p50_ms, latencies.peak_ms(since=1)
     ([1125.0, 1125.0], 1492.5)
     """
     numbers = np.arange(first_row, first_row + seconds * rate)
@@ -74,52 +74,56 @@ def per_second(
 DELTA_MS = 100.0
 
 SlotsOf = Callable[[Numbers, Numbers], Numbers]
-"""The slots of rows, from their numbers and their times of arrival in microseconds."""
+"""A function from row numbers and arrival times (microseconds) to slots."""
 
 
 @dataclass(frozen=True)
 class Began:
-    """The load of a run began at this time, in milliseconds since 1970, with this row."""
+    """The start of a run's load."""
 
     start_ms: int
+    """Time in milliseconds since 1970."""
     first: int
+    """Number of its first row."""
 
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """Rows that arrived in the run's time, by time slot and slot, and the latencies of those done."""
+    """The rows of a run and their latencies. The first three arrays are by time slot and slot."""
 
     arrived: Floats
+    """Number of rows that arrived."""
     completed: Floats
+    """Number of rows that were done."""
     latency_ms: Floats
-    """Sums, of what completed in a time slot."""
+    """Sum of the latencies of the rows that were done, in milliseconds."""
     arrival_s: Floats
-    """Each row's arrival, in seconds from the beginning of the load."""
+    """Each row's arrival, in seconds from the start of the load."""
     slot: Numbers
     """Each row's slot."""
     row_ms: Floats
-    """The latency of each row; nan where the run ended before it was done."""
+    """Each row's latency in milliseconds; nan if the run ended before it was done."""
 
     def success(self, sla: SLA, warm_up_s: float) -> Floats:
-        """The success rate of each slot, but for the beginning."""
+        """Success rate of each slot after the warm-up."""
         from_row = round(warm_up_s * 1000 / DELTA_MS)
         of = (self.arrived[from_row:], self.completed[from_row:], self.latency_ms[from_row:])
         return success_rates(*of, DELTA_MS, sla)
 
     def mean_ms(self, from_s: float, to_s: float) -> float:
-        """The mean latency of the rows that arrived between these seconds."""
+        """Mean latency in milliseconds of the rows that arrived between these seconds."""
         return float(np.nanmean(self.row_ms[self._between(from_s, to_s)]))
 
     def by_second(self, seconds: int) -> dict[str, list[float | None]]:
-        """Arrivals, mean and 99th percentile of latency by the second in which rows arrived."""
-        told: dict[str, list[float | None]] = {"rate": [], "mean_ms": [], "p99_ms": []}
+        """Arrival rate, mean and p99 latency of the rows that arrived in each second."""
+        series: dict[str, list[float | None]] = {"rate": [], "mean_ms": [], "p99_ms": []}
         for second in range(seconds):
             row_ms = self.row_ms[self._between(second, second + 1)]
             done = row_ms[~np.isnan(row_ms)]
-            told["rate"].append(float(len(row_ms)))
-            told["mean_ms"].append(round(float(done.mean()), 1) if len(done) else None)
-            told["p99_ms"].append(round(float(np.percentile(done, 99)), 1) if len(done) else None)
-        return told
+            series["rate"].append(float(len(row_ms)))
+            series["mean_ms"].append(round(float(done.mean()), 1) if len(done) else None)
+            series["p99_ms"].append(round(float(np.percentile(done, 99)), 1) if len(done) else None)
+        return series
 
     def _between(self, from_s: float, to_s: float) -> slice:
         first, last = np.searchsorted(self.arrival_s, [from_s, to_s])
@@ -134,18 +138,18 @@ def truth(
     delivered: Sequence[Delivered],
     seconds: float,
 ) -> Truth:
-    """What happened in the first seconds of a load.
+    """Exact latencies of the first seconds of a load.
 
-    `delivered` tells, in order, up to which row the sink had all output at which time.
+    `delivered` lists, in order, up to which row the sink had all output at which time.
 
     >>> from penstock.sim.shapes import Steady
     >>> one_slot = lambda number, t_us: np.zeros_like(number)
-    >>> told = truth(
+    >>> exact = truth(
     ...     Steady(10), one_slot, 1, Began(5_000, 2), [Delivered(2, 4_900.0), Delivered(7, 5_600.0)], 1.0
     ... )
-    >>> told.arrived.ravel().tolist()
+    >>> exact.arrived.ravel().tolist()
     [0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
-    >>> told.completed[5].tolist(), told.row_ms[:6].tolist()
+    >>> exact.completed[5].tolist(), exact.row_ms[:6].tolist()
     ([5.0], [500.0, 400.0, 300.0, 200.0, 100.0, nan])
     """
     count = int(arrivals.cumulative(seconds * 1000 - 1e-3))
@@ -157,16 +161,17 @@ def truth(
 
 
 def truth_of(t_us: Numbers, slot: Numbers, done: Floats, slots: int, seconds: float) -> Truth:
-    """What happened to records that arrived at these times and were done at those, in milliseconds from the
-    beginning of the load; nan: never.
+    """Exact latencies of records, from their arrival times and the times at which they were done.
 
-    >>> found = truth_of(np.array([0, 50_000]), np.array([0, 1]), np.array([40.0, np.nan]), 2, 0.1)
-    >>> found.arrived.tolist(), found.completed.tolist(), found.row_ms.tolist()
+    Times are from the start of the load: arrivals in microseconds, `done` in milliseconds, nan if never done.
+
+    >>> exact = truth_of(np.array([0, 50_000]), np.array([0, 1]), np.array([40.0, np.nan]), 2, 0.1)
+    >>> exact.arrived.tolist(), exact.completed.tolist(), exact.row_ms.tolist()
     ([[1.0, 1.0]], [[1.0, 0.0]], [40.0, nan])
     """
     length = round(seconds * 1000 / DELTA_MS)
     row_ms = done - t_us / 1000
-    # Time slot m ends at (m + 1) * delta, and what happens just then is in it.
+    # Time slot m ends at (m + 1) * delta, inclusive.
     in_time = done <= seconds * 1000
     done_at = np.maximum(np.ceil(done[in_time] / DELTA_MS).astype(np.int64) - 1, 0)
     arrived_at = np.minimum((t_us / 1000 / DELTA_MS).astype(np.int64), length - 1)
@@ -181,11 +186,11 @@ def truth_of(t_us: Numbers, slot: Numbers, done: Floats, slots: int, seconds: fl
 
 
 def done_ms(delivered: Sequence[Delivered], number: Numbers) -> Floats:
-    """When the rows of these numbers were in the sink; nan where they never were."""
-    ends = np.array([one.row for one in delivered], dtype=np.int64)
-    times = np.array([*(one.at_ms for one in delivered), np.nan])
-    found: Floats = times[np.searchsorted(ends, number, side="right")]
-    return found
+    """Time at which each of these rows was in the sink, in milliseconds; nan if it never was."""
+    ends = np.array([point.row for point in delivered], dtype=np.int64)
+    times = np.array([*(point.at_ms for point in delivered), np.nan])
+    done: Floats = times[np.searchsorted(ends, number, side="right")]
+    return done
 
 
 def _counted(
@@ -195,15 +200,15 @@ def _counted(
     length: int,
     slots: int,
 ) -> Floats:
-    """How many rows, or how much of them, fall on each time slot and slot."""
+    """Number of rows, or sum of their weights, in each time slot and slot."""
     counted = np.bincount(at * slots + slot, weights, length * slots)
     return counted.astype(np.float64).reshape(length, slots)
 
 
 def delivered(epochs: Sequence[EpochProgress]) -> list[Delivered]:
-    """Up to which row, and when, the sink had what each epoch put out."""
-    told, row = [], 0
-    for epoch in sorted(epochs, key=lambda one: one.epoch):
+    """The last row of each epoch, and the time at which its output was in the sink."""
+    points, row = [], 0
+    for epoch in sorted(epochs, key=lambda progress: progress.epoch):
         row += epoch.rows
-        told.append(Delivered(row, epoch.started_ms + epoch.sink_ms))
-    return told
+        points.append(Delivered(row, epoch.started_ms + epoch.sink_ms))
+    return points

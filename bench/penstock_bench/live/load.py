@@ -1,4 +1,5 @@
-"""Loads of live trials: made-up rows that arrive as a shape says, behind a lead-in for coming up."""
+"""Loads of live trials: generated rows that arrive in a given shape, after a lead-in during which the flow
+starts."""
 
 from __future__ import annotations
 
@@ -17,28 +18,29 @@ from penstock.live.sources.rate import ArrivalTimes, Content, Even, RateReader, 
 from penstock.live.sources.source import Polled
 from penstock.sim.pieces import Numbers
 from penstock_bench.live.latency import Truth, truth_of
-from penstock_bench.live.receipts import Received, Told, done_us
+from penstock_bench.live.receipts import ReadCounts, Received, done_us
 
 
 class Records(NamedTuple):
-    """What the rows of a load are for the step that is judged: each row is one record, or several."""
+    """The records that rows become for the measured step: one or more per row."""
 
     row: Numbers
-    """Positions of the records' rows."""
+    """Index of each record's row."""
     key: Numbers
 
 
 @dataclass(frozen=True)
 class Load:
-    """What arrives, and how what comes out tells which of it is done."""
+    """The rows of a trial, and how to read from the output which of them are done."""
 
     arrivals: ArrivalTimes
     content: Content
     records: Callable[[Numbers, Numbers], Records]
-    """The records of the rows of these numbers, which arrive at these times (microseconds)."""
+    """Function from row numbers and arrival times (microseconds) to records."""
     slots_of: Callable[[Numbers], Numbers]
-    """The slots of keys."""
-    told: Told
+    """Function from keys to slots."""
+    read_counts: ReadCounts
+    """Reads keys and counts from the flow's output."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class LedArrivals:
 
     @property
     def first(self) -> int:
-        """The number of the load's first row."""
+        """Number of the load's first row."""
         return int(self.lead.cumulative(self.lead_s * 1000))
 
     def rate_at(self, t_s: npt.ArrayLike) -> npt.NDArray[np.float64]:
@@ -76,7 +78,7 @@ class LedArrivals:
 
 @dataclass(frozen=True)
 class LedContent:
-    """The rows of a load, whose time begins when the lead-in has ended."""
+    """The content of a load's rows. Its time begins at the end of the lead-in."""
 
     content: Content
     lead_s: float
@@ -91,7 +93,7 @@ class LedContent:
 
 @dataclass(frozen=True)
 class LedSource(RateSource):
-    """The source of a load that begins when its gate, a file, holds a time: milliseconds since 1970."""
+    """The source of a load. It starts at the time in its gate file: milliseconds since 1970."""
 
     gate: Path = Path()
 
@@ -102,14 +104,14 @@ class LedSource(RateSource):
         return LedReader(self, positions)
 
     def begin(self, lead_in_ms: int) -> None:
-        """Let the lead-in begin at this time."""
+        """Set the time at which the lead-in begins."""
         new = self.gate.with_suffix(".new")
         new.write_text(str(lead_in_ms))
         new.rename(self.gate)
 
     @property
     def load_ms(self) -> int:
-        """When the load itself began, of which the lead-in is no part."""
+        """Time at which the load itself began, after the lead-in, in milliseconds since 1970."""
         return int(self.gate.read_text()) + round(1000 * self.led.lead_s)
 
     @property
@@ -119,7 +121,7 @@ class LedSource(RateSource):
 
 
 class LedReader(RateReader):
-    """Gives nothing before the gate is open."""
+    """A reader that returns no rows before the gate is open."""
 
     def __init__(self, source: LedSource, positions: Mapping[str, Any]) -> None:
         super().__init__(source, positions)
@@ -148,7 +150,7 @@ def led(load: Load, lead_s: float, gate: Path, partitions: int = 1) -> LedSource
 def followed(
     load: Load, source: LedSource, received: Received, slots: int, seconds: float
 ) -> Truth:
-    """What happened to every record of the first seconds of a load, by what came out."""
+    """Exact latencies of the records of a load's first seconds, computed from the output."""
     arrivals = source.led
     lead_ms = arrivals.lead_s * 1000
     count = int(arrivals.cumulative(lead_ms + seconds * 1000 - 1e-3))
@@ -161,7 +163,7 @@ def followed(
 
 
 def as_fast_as(t_us: Numbers, rate: float) -> Floats:
-    """When records are done, in milliseconds, that one server takes at this rate, one after the other.
+    """Times in milliseconds at which records are done if one server processes them in order at this rate.
 
     >>> as_fast_as(np.array([0, 0, 5_000_000]), rate=2.0).tolist()
     [500.0, 1000.0, 5500.0]

@@ -1,4 +1,4 @@
-"""Figures of what a consumer received: pure."""
+"""Metrics of the messages that a consumer received, as pure functions."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Received = npt.NDArray[np.int64]
-"""One row for each message: received at, produced at (microseconds since 1970), key, count, sum."""
+"""One row per message: received at, produced at (microseconds since 1970), key, count, sum."""
 
 
 @dataclass(frozen=True)
 class Receipts:
-    """Milliseconds from produce to receipt."""
+    """Latencies from produce to receipt, in milliseconds."""
 
     p50_ms: float
     p99_ms: float
@@ -23,13 +23,14 @@ class Receipts:
 
 
 def between(received: Received, from_us: int, to_us: int) -> Received:
-    """The messages of rows that were produced then."""
+    """The messages of rows produced in this interval."""
     at = received[:, 1]
     return received[(at >= from_us) & (at < to_us)]
 
 
 def latency(received: Received) -> Receipts:
-    """
+    """Latencies of these messages; nan if there are none.
+
     >>> latency(np.array([[3000, 1000, 1, 1, 1], [5000, 1000, 2, 1, 1]]))
     Receipts(p50_ms=3.0, p99_ms=3.98, max_ms=4.0, messages=2)
     """
@@ -41,7 +42,7 @@ def latency(received: Received) -> Receipts:
 
 
 def by_bin(received: Received, from_us: int, bins: int, bin_ms: int = 100) -> list[float | None]:
-    """The 99th percentile, in milliseconds, of the rows produced in each bin of time; None: none were."""
+    """p99 latency in milliseconds of the rows produced in each time bin; None for a bin without rows."""
     ms = (received[:, 0] - received[:, 1]) / 1000
     return p99_by_bin(received[:, 1] / 1000, ms, from_us / 1000, bins, bin_ms)
 
@@ -49,17 +50,17 @@ def by_bin(received: Received, from_us: int, bins: int, bin_ms: int = 100) -> li
 def p99_by_bin(
     at_ms: Floats, ms: Floats, from_ms: float, bins: int, bin_ms: int = 100
 ) -> list[float | None]:
-    """The 99th percentile of the values at these times, for each bin of time; None: there are none.
+    """99th percentile of the values in each time bin; None for a bin without values.
 
     >>> p99_by_bin(np.array([10.0, 20.0, 250.0]), np.array([1.0, 3.0, np.nan]), 0.0, 3)
     [2.98, None, None]
     """
     number = np.floor((at_ms - from_ms) / bin_ms)
-    found: list[float | None] = []
-    for one in range(bins):
-        some = ms[(number == one) & ~np.isnan(ms)]
-        found.append(round(float(np.percentile(some, 99)), 3) if len(some) else None)
-    return found
+    p99s: list[float | None] = []
+    for at in range(bins):
+        values = ms[(number == at) & ~np.isnan(ms)]
+        p99s.append(round(float(np.percentile(values, 99)), 3) if len(values) else None)
+    return p99s
 
 
 def final(received: Received) -> dict[int, tuple[int, int]]:
@@ -68,9 +69,9 @@ def final(received: Received) -> dict[int, tuple[int, int]]:
 
 
 def drained_per_s(received: Received, rows: int) -> float:
-    """Rows a second while a backlog was worked off, without the first tenth.
+    """Rows per second while a backlog was worked off, not counting the first tenth.
 
-    A message's count says how many rows of its key were done by then.
+    A message's count is the number of its key's rows that were done by then.
     """
     order = np.argsort(received[:, 0], kind="stable")
     at, key, count = received[order, 0], received[order, 2], received[order, 3]

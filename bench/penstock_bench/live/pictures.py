@@ -1,4 +1,4 @@
-"""The pictures of `penstock bench live`: those of the parts that a report has."""
+"""Charts of `penstock bench live`, for the parts in a report."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _BIN_S = 0.1
 
 
 def pictures(report: Result) -> Pictures:
-    """Those of each part that was run."""
-    found: Pictures = {}
+    """The charts of each part that was run."""
+    charts: Pictures = {}
     for part, drawings in _OF_PARTS.items():
         results = report["results"].get(part)
         if results is not None:
-            found |= {f"live-{name}": partial(draw, results) for name, draw in drawings.items()}
-    return found
+            charts |= {f"live-{name}": partial(draw, results) for name, draw in drawings.items()}
+    return charts
 
 
 # -- the part `latency`
@@ -52,7 +52,7 @@ def _latency(results: Result) -> Picture:
             how = {"marker": "o"}
             lines.append(Line([int(r) for r in rates], values, name, _COLOURS[side], how=how))
         panels.append(
-            Panel(lines, x="rows a second", y=f"{words}, ms", log="xy", note="produce to receipt")
+            Panel(lines, x="rows/s", y=f"{words}, ms", log="xy", note="produce to receipt")
         )
     return Picture("From one Kafka topic to another, by side", panels)
 
@@ -61,23 +61,22 @@ def _changes(results: Result) -> Picture:
     """Latency around a move and two kills, in bins of 100 ms."""
     panels = []
     for change, words in _NAMES.items():
-        told = results["changes"][change]
-        places, values = _around(told)
+        places, values = _around(results["changes"][change])
         panels.append(
             Panel(
                 [Line(places, values, "", BLUE), Line([0, 0], [1, 1000], "", GREY)],
-                x="seconds since then, by when rows were produced",
+                x="produce time, seconds from the change",
                 y="p99 of 100 ms, ms",
                 note=words,
                 log="y",
             )
         )
-    return Picture("10,000 rows a second through changes", panels)
+    return Picture("10,000 rows/s during changes", panels)
 
 
-def _around(told: Result) -> tuple[list[float], list[float | None]]:
-    """Places, in seconds from a change, and p99 of each 100 ms."""
-    before, after = told["before_ms"], told["after_ms"]
+def _around(change: Result) -> tuple[list[float], list[float | None]]:
+    """Times in seconds from a change, and the p99 of each 100 ms."""
+    before, after = change["before_ms"], change["after_ms"]
     places = [(n - len(before) + 0.5) * _BIN_S for n in range(len(before) + len(after))]
     return places, [*before, *after]
 
@@ -86,7 +85,7 @@ def _around(told: Result) -> tuple[list[float], list[float | None]]:
 
 
 def _moves(results: Result) -> Picture:
-    """A panel for each size, a line for each strategy."""
+    """One panel per state size, one line per strategy."""
     panels = []
     for size in dict.fromkeys(one["size"] for one in results["moves"]):
         lines = [
@@ -95,7 +94,7 @@ def _moves(results: Result) -> Picture:
         ]
         panels.append(
             Panel(
-                [*lines, Bound(0, "the move is asked for", upright=True)],
+                [*lines, Bound(0, "the move is requested", upright=True)],
                 x="arrival, seconds from the move",
                 y="p99 of 100 ms, ms",
                 title=f"{size[:-2]} {size[-2:].upper()} of state",
@@ -106,7 +105,7 @@ def _moves(results: Result) -> Picture:
 
 
 def _switched(results: Result) -> Picture:
-    """For each run latency and hosts over the load."""
+    """Latency, load and hosts over time, for each run."""
     panels = []
     for one in results["runs"]:
         series, sla = one["by_second"], one["settings"]["sla"]
@@ -127,17 +126,17 @@ def _switched(results: Result) -> Picture:
             ),
             Panel(
                 [
-                    Line(places, series["rate"], "records a second", GREY),
+                    Line(places, series["rate"], "arrivals", GREY),
                     Line(
                         places,
                         [None if n is None else n * _pace(one) for n in series["hosts"]],
-                        "what the hosts take, of all steps",
+                        "capacity of the hosts, all steps",
                         ORANGE,
                         steps=True,
                     ),
                 ],
                 x="seconds",
-                y="records a second",
+                y="records/s",
                 note=f"{one['hosts']:.1f} hosts on average",
                 y_from=0,
             ),
@@ -146,13 +145,13 @@ def _switched(results: Result) -> Picture:
 
 
 def _pace(one: Result) -> float:
-    """Records a second that a host takes, on average over the steps."""
+    """Records per second that a host contributes to the flow's capacity, averaged over the steps."""
     paces = one["settings"]["paces"].values()
     return float(sum(paces) / len(paces) / len(paces))
 
 
 def _hotspots(results: Result) -> Picture:
-    """For each run the rows of each host."""
+    """Rows per second of each host, for each run."""
     panels = []
     for one in results["runs"]:
         period, hosts = one["settings"]["period_s"], one["rows_by_host"]
@@ -165,17 +164,17 @@ def _hotspots(results: Result) -> Picture:
             Panel(
                 [*marks, *(Bound(at, "the hotspot moves", upright=True) for at in moves)],
                 x="seconds",
-                y="rows a second",
+                y="rows/s",
                 title=one["name"],
-                note=f"busiest over mean {', '.join(map(str, one['max_over_mean']))}",
+                note=f"busiest host over mean: {', '.join(map(str, one['max_over_mean']))}",
                 y_from=0,
             )
         )
-    return Picture("Hotspots that move, live: rows of each host", panels, share_x=False)
+    return Picture("Moving hotspots, live: rows of each host", panels, share_x=False)
 
 
 def _bursts(results: Result) -> Picture:
-    """For each size of burst, both sides over time."""
+    """Latency of both sides over time, for each size of burst."""
     settings = results["run"]["settings"]
     colours = dict(zip(BURST_SIDES, (BLUE, GREEN), strict=True))
     panels = []
@@ -194,7 +193,7 @@ def _bursts(results: Result) -> Picture:
             Panel(
                 [burst, *lines],
                 x="arrival, seconds",
-                y="p99 of a second, ms",
+                y="p99 of each second, ms",
                 title=f"{factor} times the load",
                 log="y",
             )
@@ -203,7 +202,7 @@ def _bursts(results: Result) -> Picture:
 
 
 def _sla(results: Result) -> Picture:
-    """Both stretches, in bins of 100 ms."""
+    """Latency at a steady load and during a move, in bins of 100 ms."""
     bound = results["run"]["settings"]["sla"]["latency_ms"]
     panels = []
     for name, words in (("steady", "a steady load"), ("through_move", "half of all slots move")):
@@ -217,7 +216,7 @@ def _sla(results: Result) -> Picture:
         panels.append(
             Panel(
                 marks,
-                x="seconds, by when rows were produced",
+                x="produce time, seconds",
                 y="produce to receipt, ms",
                 title=words,
                 note=f"kept in {results[name]['success']:.2%} of windows",
@@ -228,10 +227,10 @@ def _sla(results: Result) -> Picture:
 
 
 def _ordered(results: Result) -> Picture:
-    """Throughput and latency of ordered and unordered chains, by hosts."""
+    """Throughput and latency of ordered and unordered chains, by number of hosts."""
     hosts = sorted({one["hosts"] for one in results["chains"]})
     panels = []
-    for figure, words in (("rows_per_s", "rows a second at most"), ("p99_ms", "p99, ms")):
+    for figure, words in (("rows_per_s", "highest rows/s"), ("p99_ms", "p99, ms")):
         marks: list[Bars | Text] = []
         for shift, ordered in ((-0.2, False), (0.2, True)):
             some = [having(results["chains"], hosts=n, ordered=ordered)[0] for n in hosts]
@@ -245,7 +244,7 @@ def _ordered(results: Result) -> Picture:
         panels.append(
             Panel(marks, y=words, names=[f"{n} host{'s' * (n > 1)}" for n in hosts], y_from=0)
         )
-    title = "A chain of two steps, with the order of arrival and without, live"
+    title = "A chain of two steps, ordered and unordered, live"
     return Picture(title, panels, columns=2, share_x=False)
 
 

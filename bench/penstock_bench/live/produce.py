@@ -1,8 +1,8 @@
-"""A producer in a process of its own: rows of keys and numbers into a Kafka topic, at a rate.
+"""A producer process that sends rows to a Kafka topic at a rate.
 
-`python -m penstock_bench.live.produce SERVERS TOPIC ROWS_PER_SECOND ROWS KEYS`. Row i has the key of its
-number and the time at which it was handed to Kafka, so whoever gets it knows how long it took. A rate of 0
-is as fast as it goes.
+Run it with `python -m penstock_bench.live.produce SERVERS TOPIC ROWS_PER_SECOND ROWS KEYS`. The key and
+value of row i are functions of i. Each row also carries the time at which it was sent, so that consumers
+can compute its latency. A rate of 0 means as fast as possible.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TICK_S = 0.002
 
 
 def produce(servers: str, topic: str, rate: float, rows: int, keys: int) -> dict[str, Any]:
-    """Produce all rows; returns how it went."""
+    """Produce all rows; returns the number of rows, the seconds taken, and the longest delay in seconds."""
     from confluent_kafka import Producer
 
     producer = Producer(
@@ -41,7 +41,7 @@ def produce(servers: str, topic: str, rate: float, rows: int, keys: int) -> dict
             producer.poll(0)
             time.sleep(_TICK_S)
             continue
-        if not texts:  # made ahead, so that it costs little when rows are due
+        if not texts:  # prepared ahead, to save time when rows are due
             texts = _made(number, min(rows, number + _AT_ONCE), keys)
         end = min(due, number + len(texts))
         for text in texts[: end - number]:
@@ -56,7 +56,7 @@ def produce(servers: str, topic: str, rate: float, rows: int, keys: int) -> dict
 
 
 def _made(start: int, end: int, keys: int) -> list[bytes]:
-    """Rows by their number, but for the time."""
+    """JSON templates of the rows with these numbers, with a placeholder for the time."""
     draws = Draws(1, np.arange(start, end, dtype=np.int64))
     key, value = draws.below(keys, "key").tolist(), draws.below(1000, "value").tolist()
     return [b'{"k":%d,"v":%d,"t":%%d}' % row for row in zip(key, value, strict=True)]
@@ -72,5 +72,7 @@ def _put(producer: Any, topic: str, text: bytes) -> None:
 
 
 if __name__ == "__main__":
-    told = produce(sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))
-    print(json.dumps(told))
+    facts = produce(
+        sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5])
+    )
+    print(json.dumps(facts))

@@ -1,4 +1,4 @@
-"""A live query of a bench: how it is started, awaited and ended, and when its load began."""
+"""Helpers for a bench's live query: start it, wait for it, end it, and find when its load began."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from penstock.errors import PenstockError
 from penstock_bench.live.latency import Began
 
 GRACE_S = 90.0
-"""A load that has ended may be worked on for so much longer."""
+"""Seconds after the end of a load by which its rows must be done."""
 _STARTS, _START_S, _POLL_S = 3, 120.0, 0.25
 
 
 @contextmanager
 def running(start: Callable[[str], ps.FlowQuery], folder: str) -> Iterator[ps.FlowQuery]:
-    """The query, once it has had an epoch; Spark may need to be asked twice to start a source.
+    """A started query that has had an epoch. The start is retried, since Spark may fail to start a source.
 
-    `start` is given a checkpoint below the folder, another one each time.
+    `start` gets a checkpoint in the folder, a new one for each attempt.
     """
     for attempt in range(_STARTS):
         query = start(f"{folder}/{attempt}")
@@ -39,25 +39,25 @@ def running(start: Callable[[str], ps.FlowQuery], folder: str) -> Iterator[ps.Fl
 
 
 def began(query: ps.FlowQuery) -> Began:
-    """When the load began, as the first source tells Spark; waits until it has."""
-    found: list[Began] = []
+    """Start of the load, from the first source's offsets. Waits until the load has begun."""
+    starts: list[Began] = []
 
     def look() -> bool:
         newest = query.spark_query().lastProgress
         offset = newest["sources"][0]["endOffset"] if newest else None
         facts = json.loads(offset) if isinstance(offset, str) else offset
         if facts and facts["start_ms"] is not None:
-            found.append(Began(facts["start_ms"], facts["first"]))
-        return bool(found)
+            starts.append(Began(facts["start_ms"], facts["first"]))
+        return bool(starts)
 
     until(query, look, _START_S)
-    return found[0]
+    return starts[0]
 
 
 def until(
     query: ps.FlowQuery, condition: Callable[[], bool], timeout_s: float, poll_s: float = _POLL_S
 ) -> None:
-    """Wait for a condition; a query that ends before, or that takes too long, is an error."""
+    """Wait for a condition; fails if the query ends before, or after the timeout."""
     deadline, pause = time.monotonic() + timeout_s, threading.Event()
     while not condition():
         if not query.is_active:

@@ -1,4 +1,4 @@
-"""A side of the bench as a process: started, told to do things, and ended with all its children."""
+"""A side of the bench as a process, which takes commands and is ended with all its children."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class SideProcess:
 
     @property
     def status(self) -> dict[str, Any]:
-        """What the side last told of itself; empty if it tells nothing."""
+        """The side's last status report; empty if it reports nothing."""
         file = self.folder / "status.json"
         return json.loads(file.read_text()) if file.exists() else {}
 
     def tell(self, command: str) -> None:
-        """Have the side do something."""
+        """Send a command to the side."""
         (self.folder / "command").write_text(command)
 
     def must_run(self) -> None:
@@ -55,7 +55,7 @@ class SideProcess:
             raise PenstockError(f"a side of the bench has ended: {tail}")
 
     def cpu_s(self) -> float:
-        """Processor time of the side and all its children so far."""
+        """CPU seconds used so far by the side and all its children."""
         total = 0.0
         for process in [self._process.pid, *self._children()]:
             try:
@@ -66,7 +66,7 @@ class SideProcess:
         return total
 
     def end(self) -> None:
-        """End it; what does not end by itself is killed."""
+        """End the side; processes that do not end by themselves are killed."""
         children = self._children()
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
@@ -89,11 +89,13 @@ class SideProcess:
             return []
 
 
-def await_that(what: str, look: Callable[[], bool], timeout_s: float, side: SideProcess) -> None:
-    """Wait until something is so, as long as the side runs."""
+def await_that(
+    event: str, condition: Callable[[], bool], timeout_s: float, side: SideProcess
+) -> None:
+    """Wait for a condition; fails if the side ends before, or after the timeout."""
     deadline, pause = time.monotonic() + timeout_s, threading.Event()
-    while not look():
+    while not condition():
         side.must_run()
         if time.monotonic() > deadline:
-            raise PenstockError(f"it took over {timeout_s:.0f} s until {what}")
+            raise PenstockError(f"more than {timeout_s:.0f} s passed before {event}")
         pause.wait(0.1)

@@ -1,4 +1,4 @@
-"""A live trial: a flow on a made-up load, on hosts of a set service rate, followed record by record."""
+"""A live trial: a flow on a generated load, on hosts with a fixed service rate, measured record by record."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from penstock_bench.live.receipts import Receipts
 
 SLOTS = 64
 _LEAD_S = 8.0
-"""Seconds of rows before the load begins, in which hosts warm up."""
+"""Seconds of rows before the load, in which hosts warm up."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What is run."""
+    """Parameters of a trial."""
 
     load: Load
     flow: Callable[[LiveSource], ps.Flow]
     seconds: float
     hosts: int | Mapping[str, int]
     paces: Mapping[str, float]
-    """Records a second that a host of each step takes; "": of every step."""
+    """Step -> records per second that one of its hosts can process; the key "" stands for every step."""
     faults: tuple[Fault, ...] = ()
     partitions: int = 1
 
 
 @dataclass(frozen=True)
 class Tried:
-    """What came of it. Times of epochs and journal are milliseconds since 1970."""
+    """The result of a trial. Times of epochs and journal are in milliseconds since 1970."""
 
     truth: Truth
     epochs: Sequence[EpochProgress]
@@ -52,9 +52,9 @@ class Tried:
 
 
 def tried(spark: SparkSession, trial: Trial) -> Tried:
-    """Run a trial, in a session of `bench_session`."""
+    """Run a trial in a session made by `bench_session`."""
     with sides.folder(spark) as folder:
-        receipts = Receipts(folder, trial.load.told)
+        receipts = Receipts(folder, trial.load.read_counts)
         source = led(trial.load, _LEAD_S, Path(folder, "gate"), trial.partitions)
         settings = Settings(faults=(*_paced(trial.paces), *trial.faults), progress_kept=10_000)
         hosts = trial.hosts if isinstance(trial.hosts, int) else dict(trial.hosts)

@@ -1,9 +1,9 @@
-"""`penstock bench load`: the highest steady rate that keeps an average latency of at most 1 s over any
-window of 1 s, in 99 % of windows; Penstock beside Spark's own engine.
+"""`penstock bench load`: the highest steady rate at which the average latency is at most 1 s in 99 % of 1 s
+windows.
 
-For each query and side there is a search, in one running query whose rate is changed. It first climbs in
-short trials, which warm the JVM too, and then searches in long ones from where the climb ended. Sides take
-turns, and the rounds after the first, where Spark is left the better of its two stores, search once more.
+Penstock is compared with Spark's own engine. Each search changes the rate of one running query. It first
+climbs in short trials, which also warm up the JVM, and then continues with long trials from there. Sides
+take turns. In the rounds after the first, Spark uses the better of its two stores.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ GOALS = {
 }
 _RATIOS = {"sum": "max_rate_vs_native", "q5": "max_rate_q5_vs_native"}
 _CORES = 9
-"""Task slots: q5 has two steps with their hosts, then come couriers."""
+"""Task slots: for the hosts of q5's two steps, and for couriers."""
 _STARTS = 3
 _LEAST, _MOST = 5_000.0, 20_000_000.0
 
 
 @dataclass(frozen=True)
 class Effort:
-    """What a search of a query may take."""
+    """Time limits of a search."""
 
     trial: Spell
     search_s: float
-    """Seconds after which the search ends with what it has; warming up is a part of it."""
+    """Seconds after which the search ends with its best rate so far, including the warm-up."""
 
 
 _SLA = SLA(latency_ms=1000, window_ms=1000)
@@ -57,7 +57,7 @@ _SHORT = Effort(Spell(settle_s=1.0, seconds=3.0), search_s=10.0)
 
 @dataclass(frozen=True)
 class LoadScale:
-    """How much of it to run."""
+    """Size of the benchmark."""
 
     sla: SLA = _SLA
     rounds: int = 2
@@ -69,7 +69,7 @@ class LoadScale:
     factor: float = 1.25
     within: float = 0.07
     start: float = 100_000.0
-    """The rate that the first climb begins with."""
+    """Rows per second at which the first climb begins."""
 
     def effort(self, query: str) -> Effort:
         return self.q5 if query == "q5" else self.sum
@@ -88,14 +88,14 @@ QUICK = LoadScale(
 
 
 def run(show: Show, quick: bool = False) -> Report:
-    """Run all searches; takes at most 20 minutes, two when quick."""
+    """Run all searches, which takes at most 20 minutes, or two minutes when quick."""
     scale = QUICK if quick else FULL
     show("starting Spark")
     more = {
         "spark.sql.shuffle.partitions": str(WAYS),
-        # As many as a trial has, and what came before it.
+        # Enough for all triggers of a trial and those before it.
         "spark.sql.streaming.numRecentProgressUpdates": "1000",
-        # Spark's default store holds all state in the JVM's memory.
+        # Spark's default store keeps all state in the JVM's memory.
         "spark.driver.memory": "4g",
     }
     with sides.bench_session(_CORES, more) as spark:
@@ -107,7 +107,7 @@ def run(show: Show, quick: bool = False) -> Report:
 
 @dataclass(frozen=True)
 class Search:
-    """One search, and all that it tried."""
+    """The result of one search, with all its trials."""
 
     query: str
     side: str
@@ -116,26 +116,26 @@ class Search:
 
 
 class Rounds:
-    """The searches of one query, side by side."""
+    """The searches of one query, for all sides."""
 
     def __init__(self, spark: SparkSession, query: str, scale: LoadScale, show: Show) -> None:
         self._spark, self._query, self._scale, self._show = spark, query, scale, show
 
     def searches(self) -> list[Search]:
-        """All of them, in order."""
-        found: list[Search] = []
+        """Run all searches, in order."""
+        searches: list[Search] = []
         compete = list(QUERIES[self._query])
         for number in range(self._scale.rounds):
             warm_s = self._scale.warm_s / (2 if number else 1)
-            # Whoever is later finds a JVM that is warmer: they change places.
+            # Later sides find a warmer JVM, so the order alternates.
             for side in compete[:: -1 if number % 2 else 1]:
-                before = max(max_rates(found, side), default=0.0)
-                found.append(self._search(side, before, warm_s))
-            compete = [PENSTOCK, better_store(found)]
-        return found
+                before = max(max_rates(searches, side), default=0.0)
+                searches.append(self._search(side, before, warm_s))
+            compete = [PENSTOCK, better_store(searches)]
+        return searches
 
     def _search(self, side: str, before: float, warm_s: float) -> Search:
-        """Search once. `before` is what an earlier search found; 0: there was none."""
+        """Search once. `before` is the result of an earlier search, or 0 if there was none."""
         scale, trials = self._scale, list[RateTrial]()
         effort = scale.effort(self._query)
         with loaded(self._spark, QUERIES[self._query][side], scale.sla) as query:
@@ -160,15 +160,15 @@ class Rounds:
             rate = highest(lambda rate: tried(rate, scale.climb).holds, first, climb, enough)
             query.hold(max(rate, _LEAST), warm_s - (time.monotonic() - began))
             bounds = Bounds(_LEAST, _MOST, scale.factor, scale.within)
-            found = highest(holds, before or rate or scale.start, bounds, enough)
-        self._show(f"{self._query:>3} {side:<14} holds {found:,.0f} rows/s")
-        return Search(self._query, side, found, tuple(trials))
+            max_rate = highest(holds, before or rate or scale.start, bounds, enough)
+        self._show(f"{self._query:>3} {side:<14} holds {max_rate:,.0f} rows/s")
+        return Search(self._query, side, max_rate, tuple(trials))
 
 
 @contextmanager
 def loaded(spark: SparkSession, start: Start, sla: SLA) -> Iterator[LoadedQuery]:
-    """A query of a side, up and running, with hardly any rows so far; Spark may need to be asked twice to
-    start a source."""
+    """A running query of a side, at a very low rate. The start is retried, since Spark may fail to start a
+    source."""
     with ExitStack() as stack:
         for attempt in range(_STARTS):
             try:
@@ -189,14 +189,14 @@ def _started(spark: SparkSession, start: Start, sla: SLA) -> Iterator[LoadedQuer
 
 
 def max_rates(searches: Iterable[Search], side: str) -> list[float]:
-    """What the searches of a side found, by round."""
+    """Results of a side's searches, by round, in rows per second."""
     return [search.max_rate for search in searches if search.side == side]
 
 
 def better_store(searches: Sequence[Search]) -> str:
-    """The side of Spark's own engine that held more, by the median of its rounds."""
-    there = [side for side in STORES if max_rates(searches, side)]
-    return max(there, key=lambda side: statistics.median(max_rates(searches, side)))
+    """Spark's side with the higher rate, by the median of its rounds."""
+    measured = [side for side in STORES if max_rates(searches, side)]
+    return max(measured, key=lambda side: statistics.median(max_rates(searches, side)))
 
 
 def report(searches: Sequence[Search], scale: LoadScale) -> Report:
@@ -216,19 +216,19 @@ def report(searches: Sequence[Search], scale: LoadScale) -> Report:
 
 
 def _results(searches: Sequence[Search]) -> Result:
-    told: Result = {"better_store": better_store(searches)}
+    result: Result = {"better_store": better_store(searches)}
     for side in SIDES:
         rates = max_rates(searches, side)
-        trials = [trial for one in searches if one.side == side for trial in one.trials]
-        told[side] = {
+        trials = [trial for search in searches if search.side == side for trial in search.trials]
+        result[side] = {
             "max_rate": asdict(Sample.of(rates)) | {"rounds": rates},
             "trials": [plain(trial) for trial in trials],
         }
-    return told
+    return result
 
 
 def ratios(results: dict[str, Any]) -> dict[str, float]:
-    """Each query's highest rate over that of Spark's own engine with its better store.
+    """Each query's highest rate divided by that of Spark's own engine with its better store.
 
     >>> rate = lambda rate: {"max_rate": {"median": rate}}
     >>> sums = {"better_store": "native_hdfs", "penstock": rate(900.0), "native_hdfs": rate(300.0)}
@@ -236,15 +236,15 @@ def ratios(results: dict[str, Any]) -> dict[str, float]:
     {'max_rate_vs_native': 3.0}
     """
     found = {}
-    for query, told in results.items():
+    for query, result in results.items():
         ours, theirs = (
-            float(told[side]["max_rate"]["median"]) for side in (PENSTOCK, told["better_store"])
+            float(result[side]["max_rate"]["median"]) for side in (PENSTOCK, result["better_store"])
         )
         found[_RATIOS[query]] = ours / theirs if theirs else float("nan")
     return found
 
 
 def _line(trial: RateTrial) -> str:
-    mean = "nothing done" if trial.mean_ms is None else f"mean {trial.mean_ms:,.0f} ms"
+    mean = "no rows done" if trial.mean_ms is None else f"mean {trial.mean_ms:,.0f} ms"
     verdict = "holds" if trial.holds else "fails"
     return f"{trial.rate:>10,.0f} rows/s {verdict}: success {trial.success:.1%}, {mean}"

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Bounds:
-    """The rates that are tried."""
+    """Limits and precision of a search. Rates are in rows per second."""
 
     least: float
     most: float
     factor: float
-    """From one rate to the next, as long as only one side of the highest is known."""
+    """Factor between successive rates until one rate holds and one fails."""
     within: float
-    """The search is over when the lowest rate that failed is at most so much above: 0.1 is 10 %."""
+    """Relative precision: the search ends when the lowest rate that failed is at most this far above the
+    highest that held; 0.1 is 10 %."""
 
 
 def highest(
@@ -25,13 +26,12 @@ def highest(
     bounds: Bounds,
     enough: Callable[[], bool] = lambda: False,
 ) -> float:
-    """The highest rate that was seen to hold; 0 if none was, not even the least.
+    """The highest rate that held; 0 if none did, not even the least.
 
-    Goes up or down from `start` by the factor until it has a rate that holds and one that does not,
-    then tries the (geometric) middle of the two until they are near. Takes for granted that what
-    holds at a rate holds at a lower one: no rate is tried twice, and where the answers are noisy the
-    result still is a rate that held, below one that did not. `enough` is asked after each rate: when it
-    says so, the search ends with what it has.
+    Goes up or down from `start` by the factor until one rate holds and one fails, then bisects
+    (geometrically) until the two are near. Assumes that if a rate holds, lower ones do, so no rate is tried
+    twice. With noisy answers the result is still a rate that held, below one that failed. `enough` is
+    called after each rate; if it returns True, the search ends with its best rate so far.
 
     >>> round(highest(lambda rate: rate <= 750, 100, Bounds(1, 10_000, factor=2, within=0.1)))
     734

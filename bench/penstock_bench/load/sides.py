@@ -1,7 +1,7 @@
-"""The queries that are searched: the keyed sum and NEXMark's q5, on Penstock and on Spark's own engine.
+"""The queries of the benchmark: a keyed sum and NEXMark's q5, on Penstock and on Spark's own engine.
 
-All run in one session, which has the settings that suit both: Spark's faster checkpoint file manager, no
-adaptive planning, as many shuffle partitions as there are hosts. State is durable after each epoch.
+All run in one session, with settings that suit both: Spark's faster checkpoint file manager, no adaptive
+planning, as many shuffle partitions as hosts. State is durable after each epoch.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from penstock_bench.workloads.nexmark.query import Events
 
 KEYS = 100_000
 WAYS = 2
-"""Partitions of the source, hosts of a step, shuffle partitions."""
+"""Number of source partitions, of hosts per step, and of shuffle partitions."""
 PENSTOCK = "penstock"
 STORES = {"native_rocksdb": sides.ROCKSDB, "native_hdfs": sides.HDFS}
-"""Spark's own engine by where it keeps its state; Penstock is held against the better one."""
+"""Spark's own engine by state store; Penstock is compared with the better one."""
 SIDES = (PENSTOCK, *STORES)
 
 Start = Callable[[DataFrame], AbstractContextManager[StreamingQuery]]

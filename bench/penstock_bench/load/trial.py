@@ -1,8 +1,8 @@
-"""One rate on a running query: was the SLA kept?
+"""A trial of one rate on a running query.
 
-Latency is that of every tick of rows, from its arrival until the output of the epoch that it is in is in
-the sink. It follows from what Spark tells of each trigger, the same way for every side: how far the
-source had come, and when the sink was done.
+Latency is measured for every tick, from its arrival until the output of its epoch is in the sink. It is
+computed from Spark's progress reports in the same way for every side: the source's end offset, and the time
+at which the sink was done.
 """
 
 from __future__ import annotations
@@ -25,42 +25,45 @@ from penstock_bench.sides import end_row, in_sink_ms, start_row
 SUCCESS = 0.99
 """Share of windows in which the SLA must be kept."""
 REST = 1_000.0
-"""Rows a second while a backlog goes."""
+"""Rows per second while a backlog is worked off."""
 _GROWTH = 0.3
-"""Mean latency of a trial's last third may be so much of the bound above that of its first; more is a
-backlog that grows."""
+"""Growth of the mean latency from a trial's first third to its last, as a share of the bound, above which the
+backlog counts as growing."""
 _HOPELESS, _RESTED = 4.0, 1.0
-"""A trial ends when rows have been waiting for so many times the bound; the next one begins when none has
-been for so many."""
+"""Waiting time of the oldest row, as a multiple of the bound, above which a trial ends early, and below
+which the next one begins."""
 _NEAR = 0.8
-"""With less success than that, a failure was no accident."""
+"""Success below which a failed trial is not repeated."""
 _POLL_S, _UP_S, _REST_S = 0.25, 120.0, 90.0
 
 
 @dataclass(frozen=True)
 class Spell:
-    """How long a rate is tried."""
+    """Length of a trial."""
 
     settle_s: float
-    """Before it counts: what the rate before has left behind is then over."""
+    """Seconds before the measurement, in which effects of the previous rate fade."""
     seconds: float
+    """Seconds of the measurement."""
 
 
 @dataclass(frozen=True)
 class RateTrial:
-    """What came of a rate."""
+    """The result of a trial."""
 
     rate: float
+    """Rows per second."""
     success: float
+    """Share of windows in which the SLA was kept."""
     mean_ms: float | None
-    """Of the rows that were done; None: none was."""
+    """Mean latency in milliseconds of the rows that were done; None if none was."""
     p99_ms: float | None
     growth_ms: float | None
-    """Mean latency of the last third minus that of the first."""
+    """Mean latency of the last third minus that of the first, in milliseconds."""
     done: float
-    """Share of the rows that were done when the trial was over."""
+    """Share of the rows that were done when the trial ended."""
     grew: bool
-    """Whether a backlog was growing."""
+    """Whether the backlog was growing."""
 
     @property
     def holds(self) -> bool:
@@ -68,19 +71,18 @@ class RateTrial:
 
     @property
     def near(self) -> bool:
-        """It failed, but not by much: a pause of the machine may have been the reason."""
+        """Whether it failed only narrowly, perhaps because the machine paused."""
         return not self.holds and self.done == 1.0 and self.success >= _NEAR
 
 
 def judged(
     rate: float, delivered: Sequence[Delivered], first: int, spell: Spell, sla: SLA
 ) -> RateTrial:
-    """What is to be said of a rate that began with tick `first`. Times are milliseconds from the arrival
-    of tick 0.
+    """The result of a trial that began with tick `first`. Times are milliseconds from the arrival of tick 0.
 
     >>> every_half = [Delivered(500 * n, 500.0 * n + 200) for n in range(1, 9)]
-    >>> told = judged(9.0, every_half, 500, Spell(0.5, 2.0), SLA(1000, 1000))
-    >>> told.holds, told.success, round(told.mean_ms), told.grew
+    >>> trial = judged(9.0, every_half, 500, Spell(0.5, 2.0), SLA(1000, 1000))
+    >>> trial.holds, trial.success, round(trial.mean_ms), trial.grew
     (True, 1.0, 450, False)
     """
     length_s = spell.settle_s + spell.seconds
@@ -89,7 +91,7 @@ def judged(
     t_us = TICKS.arrival_us(number) - from_us
     done = done_ms(delivered, number) - from_us / 1000
     truth = truth_of(t_us, np.zeros_like(number), done, 1, length_s)
-    # Rows of the time before are part of the first windows, but of no other figure.
+    # Rows that arrived while the rate settled are part of the first windows, but of no other metric.
     row_ms = truth.row_ms[round(spell.settle_s * 1000 / TICK_MS) :]
     known, third = ~np.isnan(row_ms), len(row_ms) // 3
     growth_ms = float(row_ms[-third:].mean() - row_ms[:third].mean())
@@ -113,26 +115,25 @@ class LoadedQuery:
         self._rest()
 
     def try_rate(self, rate: float, spell: Spell) -> RateTrial:
-        """Let rows arrive at this rate for a while; without a backlog at the beginning, and at the end."""
+        """Try a rate. There is no backlog at the beginning, and none at the end."""
         first = self._arrivals.change(rate)
         end = first + round((spell.settle_s + spell.seconds) * 1000 / TICK_MS)
         self._until(lambda: self._reached() >= end or self._hopeless(), _UP_S)
-        told = judged(rate, self._delivered(), first, spell, self._sla)
-        if not told.holds:
-            self._let_go()
-        return told
+        trial = judged(rate, self._delivered(), first, spell, self._sla)
+        if not trial.holds:
+            self._clear_backlog()
+        return trial
 
     def hold(self, rate: float, seconds: float) -> None:
-        """Let rows arrive at this rate for so long, if it can be helped, to warm the JVM."""
+        """Warm up the JVM with this rate, pausing whenever the backlog grows too long."""
         over = time.monotonic() + seconds
         while time.monotonic() < over:
             self._arrivals.change(rate)
             self._until(lambda: time.monotonic() >= over or self._hopeless(), seconds + _UP_S)
             if self._hopeless():
-                self._let_go()
+                self._clear_backlog()
 
-    def _let_go(self) -> None:
-        """Let a backlog go."""
+    def _clear_backlog(self) -> None:
         self._arrivals.change(REST)
         self._rest()
 
@@ -147,16 +148,16 @@ class LoadedQuery:
         return 0 if newest is None else end_row(dict(newest))
 
     def _waiting_ms(self) -> float:
-        """How long the oldest rows have been waiting that are not in the sink yet."""
+        """Milliseconds that the oldest row not yet in the sink has been waiting."""
         return time.time() * 1000 - (self._arrivals.start_ms + self._reached() * TICK_MS)
 
     def _delivered(self) -> list[Delivered]:
-        """Of the triggers that Spark remembers, those that brought rows."""
-        progress = [dict(one) for one in self._query.recentProgress]
+        """The recent triggers that had rows."""
+        progress = [dict(trigger) for trigger in self._query.recentProgress]
         return [
-            Delivered(end_row(one), in_sink_ms(one) - self._arrivals.start_ms)
-            for one in progress
-            if end_row(one) > start_row(one)
+            Delivered(end_row(trigger), in_sink_ms(trigger) - self._arrivals.start_ms)
+            for trigger in progress
+            if end_row(trigger) > start_row(trigger)
         ]
 
     def _until(self, condition: Callable[[], bool], timeout_s: float) -> None:
@@ -166,20 +167,20 @@ class LoadedQuery:
                 reason = str(self._query.exception()).strip().split("\n")[0]
                 raise PenstockError(f"a side of the bench ended: {reason}")
             if time.monotonic() > deadline:
-                raise PenstockError(f"a side of the bench took over {timeout_s:.0f} s")
+                raise PenstockError(f"a side of the bench took more than {timeout_s:.0f} s")
             pause.wait(_POLL_S)
 
 
 def plain(trial: RateTrial) -> Result:
-    """A trial as a report has it."""
-    told = {
+    """A trial in the form of a report."""
+    metrics = {
         "success": round(trial.success, 4),
         "mean_ms": _rounded(trial.mean_ms),
         "p99_ms": _rounded(trial.p99_ms),
         "growth_ms": _rounded(trial.growth_ms),
         "done": round(trial.done, 4),
     }
-    return {"rate": round(trial.rate), "holds": trial.holds, **told}
+    return {"rate": round(trial.rate), "holds": trial.holds, **metrics}
 
 
 def _rounded(value: float | None) -> float | None:

@@ -1,1 +1,1 @@
-"""`penstock bench migration`: how state follows slots that change hands."""
+"""`penstock bench migration`: latency while state moves between hosts, and recovery of a killed host."""

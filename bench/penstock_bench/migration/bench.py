@@ -1,9 +1,9 @@
-"""`penstock bench migration`: what it costs to move state, by strategy, size, share and skew.
+"""`penstock bench migration`: the cost of moving state, by strategy, size, share and skew.
 
-A million keys, 4,000 updates a second, four hosts, 64 slots. One query per size of state is kept
-running. Each run lasts ten seconds; after four, a part of every host's slots is moved to the next
-host. Latency is from arrival to sink, by the second in which rows arrived. Between runs all slots
-are brought home, whole. Last, hosts are killed.
+A million keys, 4,000 updates per second, four hosts, 64 slots. One query per size of the state keeps
+running. Each run lasts ten seconds; after four, some of every host's slots move to the next host. Latency
+is from arrival to sink, by the second in which rows arrived. Between runs all slots and their state move
+back. At the end, hosts are killed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock_bench.workloads.tally import TallyLoad
 KEYS, RATE = 1_000_000, 4_000
 SECONDS, MOVE_AT = 10, 4
 SIZES = {"50mb": 50, "500mb": 500, "5gb": 5_000}
-"""Bytes of payload per key."""
+"""Name of a size -> bytes of payload per key."""
 STRATEGIES = ("lazy(0)", "lazy(16)", "all_at_once", "batched(8)", "fluid", "pause")
 LAZY, PAUSE = "lazy(0)", "pause"
 
@@ -39,7 +39,7 @@ GOALS = {
 
 @dataclass(frozen=True)
 class AskedMove:
-    """One run."""
+    """The parameters of a run."""
 
     strategy: str
     fraction: float
@@ -48,7 +48,7 @@ class AskedMove:
 
 @dataclass(frozen=True)
 class Moved:
-    """What a run gave."""
+    """The result of a run."""
 
     size: str
     strategy: str
@@ -56,32 +56,32 @@ class Moved:
     skew: float
     seconds: Seconds
     steady_ms: float
-    """p99 before the move, by second, the median."""
+    """Median of the p99 of each second before the move, in milliseconds."""
     peak_ms: float
-    """p99 of the worst second from the move on."""
+    """p99 of the worst second from the move on, in milliseconds."""
     moved_keys: int
     moved_bytes: int
     moved_fraction: float
-    """The share that moved of the keys of slots that changed hands."""
+    """Share of the moved slots' keys whose state was transferred."""
     round_trips: int
 
 
 @dataclass(frozen=True)
 class Killed:
-    """A host that was killed -9."""
+    """The result of killing a host with SIGKILL."""
 
     size: str
     recovery_ms: float
-    """Milliseconds from the kill until an epoch that was not done then is in the sink."""
+    """Milliseconds from the kill until the interrupted epoch's output is in the sink."""
     runs: int
-    """Runs of that epoch."""
+    """Number of runs of that epoch."""
     peak_ms: float
     steady_ms: float
 
 
 @dataclass(frozen=True)
 class MigrationScale:
-    """How much of it to run."""
+    """Size of the benchmark."""
 
     sizes: tuple[str, ...] = ("50mb", "500mb", "5gb")
     rounds: int = 2
@@ -90,7 +90,7 @@ class MigrationScale:
     kills: int = 3
 
     def moves(self, largest: bool = True) -> Iterator[AskedMove]:
-        """All runs at one size. What the ratios are made of comes in every round."""
+        """All runs at one size. The runs that the ratios use are repeated in every round."""
         for first in (True, *[False] * (self.rounds - 1)):
             for fraction in self.fractions:
                 if first or fraction == 0.5:
@@ -105,7 +105,7 @@ QUICK = MigrationScale(("50mb",), 1, (0.5,), (0.9,), 1)
 
 
 def run(show: Show, quick: bool = False) -> Report:
-    """Run everything; takes about forty minutes and 8 GB, a few minutes when quick."""
+    """Run everything, which takes about forty minutes and 8 GB, or a few minutes when quick."""
     scale = QUICK if quick else FULL
     moved: list[Moved] = []
     killed: list[Killed] = []
@@ -116,7 +116,7 @@ def run(show: Show, quick: bool = False) -> Report:
             load = TallyLoad(
                 KEYS, RATE, SIZES[size], max(10_000, min(KEYS, 250_000_000 // SIZES[size]))
             )
-            show(f"{size}: {KEYS:,} keys come")
+            show(f"{size}: loading {KEYS:,} keys")
             with moving_query(spark, load) as query:
                 query.go_home()
                 for move in scale.moves(size == scale.sizes[-1]):
@@ -179,11 +179,11 @@ def _moved(query: MovingQuery, size: str, move: AskedMove) -> Moved:
 
 
 def _overheads(query: MovingQuery, rounds: int) -> list[float]:
-    """p50 with every slot partial over p50 with every slot complete, side by side.
+    """p50 with every slot partial divided by p50 with every slot complete, one value per round.
 
-    "None" is a host that knows of no migration: with all slots complete, a channel asks one flag.
+    With all slots complete, the only cost of migration is that a channel checks one flag.
     """
-    found = []
+    ratios = []
     for _ in range(rounds):
         complete = _steady_p50(query)
         query.query.migration = LAZY
@@ -191,8 +191,8 @@ def _overheads(query: MovingQuery, rounds: int) -> list[float]:
         query.wait_s(3.0)
         partial = _steady_p50(query)
         query.go_home()
-        found.append(partial / complete)
-    return found
+        ratios.append(partial / complete)
+    return ratios
 
 
 def _steady_p50(query: MovingQuery) -> float:
@@ -221,7 +221,7 @@ def _killed(query: MovingQuery, size: str, host: int) -> Killed:
 
 def _ratios(moved: list[Moved], killed: list[Killed], overheads: list[float]) -> dict[str, float]:
     def median(size: str, strategy: str, of: str) -> float:
-        """Over the rounds, at half of the keys and no skew."""
+        """Median over the rounds, with half of the keys and no skew."""
         chosen = [m for m in moved if (m.size, m.strategy) == (size, strategy)]
         even = [m for m in chosen if (m.fraction, m.skew) == (0.5, 0.0)]
         return statistics.median(float(getattr(m, of)) for m in even)
@@ -247,6 +247,6 @@ def _line(one: Moved) -> str:
     skew = f", zipf {one.skew}" if one.skew else ""
     return (
         f"{one.size}: {one.strategy:<12} {one.fraction:.0%} of the keys{skew}: "
-        f"p99 {one.steady_ms:.0f} ms before, {one.peak_ms:.0f} ms at worst; "
+        f"p99 {one.steady_ms:.0f} ms before, worst {one.peak_ms:.0f} ms; "
         f"{one.moved_keys:,} keys ({one.moved_fraction:.1%}), {one.moved_bytes / 1e6:.1f} MB moved"
     )

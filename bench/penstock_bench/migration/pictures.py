@@ -1,8 +1,8 @@
-"""The pictures of `penstock bench migration`.
+"""Charts of `penstock bench migration`.
 
-Latency is drawn by the second in which rows arrived, each value in the middle of its second. Where
-a run was done several times, the line is their median and the band goes from the least to the most.
-A run that the report does not have leaves out its line, its panel or its file.
+Latency is drawn by the second in which rows arrived, each value in the middle of its second. If a run was
+repeated, the line is the median and the band goes from the lowest to the highest value. Runs that are
+missing in the report are left out, with their panel or file if it would be empty.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ _MEASURES = {
     "p99_ms": ("p99", "p99 latency by second"),
     "p50_ms": ("p50", "p50 latency by second"),
 }
-"""What the report calls it: in file names, and in titles."""
+"""Metric in the report -> its name in file names and in titles."""
 
 Lines = dict[str, list[Result]]
 """The runs of all rounds, by strategy."""
 
 
 def pictures(report: Result) -> Pictures:
-    """All that the report tells."""
+    """All charts for which the report has runs."""
     moves: list[Result] = report["results"]["moves"]
     recoveries: list[Result] = report["results"]["recoveries"]
     move_at = int(report["settings"]["move_at"])
     even = having(moves, fraction=0.5, skew=0.0)
     sizes = _sizes(moves)
-    found: Pictures = {}
+    charts: Pictures = {}
 
     def latency(name: str, of: str, what: str, panels: Mapping[str, Lines]) -> None:
         shown = {title: lines for title, lines in panels.items() if lines}
         if shown:
             title = f"{_MEASURES[of][1]}: {what}"
-            found[f"migration-{name}"] = partial(_latency, title, of, shown, move_at)
+            charts[f"migration-{name}"] = partial(_latency, title, of, shown, move_at)
 
     fractions = sorted({run["fraction"] for run in moves})
     for size in sizes:
@@ -73,14 +73,14 @@ def pictures(report: Result) -> Pictures:
     by_size = {f"{_shown(size)} of state": _lines(even, STRATEGIES, size=size) for size in sizes}
     latency("strategies", "p99_ms", "half of the state moves, by strategy", by_size)
     if even:
-        found["migration-moved"] = partial(_moved, even)
+        charts["migration-moved"] = partial(_moved, even)
     if recoveries:
-        found["migration-recovery"] = partial(_recovery, recoveries)
-    return found
+        charts["migration-recovery"] = partial(_recovery, recoveries)
+    return charts
 
 
 def _lines(runs: list[Result], strategies: Iterable[str], **where: Any) -> Lines:
-    """The runs that have these values, by strategy; a strategy without any is left out.
+    """The runs with these values, by strategy. Strategies without runs are left out.
 
     >>> _lines([{"strategy": "pause", "size": "50mb"}], ("lazy(0)", "pause"), size="50mb")
     {'pause': [{'strategy': 'pause', 'size': '50mb'}]}
@@ -90,12 +90,13 @@ def _lines(runs: list[Result], strategies: Iterable[str], **where: Any) -> Lines
 
 
 def _sizes(runs: list[Result]) -> list[str]:
-    """Sizes as the bench went through them: from small to large."""
+    """Sizes in the order of the runs: from small to large."""
     return list(dict.fromkeys(run["size"] for run in runs))
 
 
 def _shown(size: str) -> str:
-    """
+    """A size as text.
+
     >>> _shown("50mb")
     '50 MB'
     """
@@ -115,7 +116,7 @@ def _latency(title: str, of: str, panels: Mapping[str, Lines], move_at: int) -> 
                         _line(name, [run["seconds"][of] for run in some])
                         for name, some in lines.items()
                     ),
-                    Bound(move_at, "the move is asked for", upright=True),
+                    Bound(move_at, "the move is requested", upright=True),
                 ],
                 x="arrival, seconds into the run",
                 y="arrival to sink, ms",
@@ -139,16 +140,16 @@ def _line(strategy: str, rounds: list[list[float]]) -> Line:
 
 
 def _worst(lines: Lines, of: str, move_at: int) -> str:
-    """The worst second from the move on, as the report's ratios have it: median of the rounds."""
+    """The worst second from the move on, as in the report's ratios: the median of the rounds."""
     peaks = {
         strategy: statistics.median(max(run["seconds"][of][move_at:]) for run in runs)
         for strategy, runs in lines.items()
     }
-    return "at worst: " + ", ".join(f"{name} {ms:,.0f} ms" for name, ms in peaks.items())
+    return "worst: " + ", ".join(f"{name} {ms:,.0f} ms" for name, ms in peaks.items())
 
 
 def _moved(even: list[Result]) -> Picture:
-    """A panel for each size, a dot for each strategy: the median of the rounds."""
+    """One panel per size, one dot per strategy: the median of the rounds."""
     sizes, strategies = _sizes(even), list(_lines(even, STRATEGIES))
     moved = [run["moved_bytes"] / 1e6 for run in even if run["moved_bytes"]] or [1.0]
     panels = []
@@ -180,7 +181,7 @@ def _moved(even: list[Result]) -> Picture:
 
 
 def _recovery(recoveries: list[Result]) -> Picture:
-    """A dot for each kill, and a bar at the median."""
+    """One dot per kill, and a bar at the median."""
     marks: list[Line | Text] = []
     for at, size in enumerate(_sizes(recoveries)):
         times = [run["recovery_ms"] for run in having(recoveries, size=size)]
@@ -202,4 +203,4 @@ def _recovery(recoveries: list[Result]) -> Picture:
         y_from=0,
         y_to=max(run["recovery_ms"] for run in recoveries) * 1.2,
     )
-    return Picture("Recovery from a host that is killed, by size of the state", [panel])
+    return Picture("Recovery after a host is killed, by size of the state", [panel])

@@ -1,4 +1,4 @@
-"""The query that `bench migration` measures: it is kept running while slots are moved again and again."""
+"""The query that `bench migration` measures: it keeps running while slots move."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from penstock_bench.workloads.tally import Dial, TallyLoad, TallyProcessor, upda
 HOSTS, SLOTS = 4, 64
 _POLL_S = 0.02
 _QUIET, _LAG_MS = 5, 1000
-"""Epochs in a row, and the latency that each may have, after which a query is at rest."""
+"""A query is at rest after this many epochs with a p99 below this many milliseconds."""
 _STARTS = 3
 
 
 class MovingQuery:
-    """A tally of a million keys on four hosts, with its slots at home in the beginning."""
+    """A tally of a million keys on four hosts, each with its initial slots at first."""
 
     def __init__(self, spark: SparkSession, load: TallyLoad, checkpoint: str) -> None:
         self.load = load
@@ -54,21 +54,21 @@ class MovingQuery:
     # -- the load
 
     def seed(self) -> None:
-        """Let every key come once, then let updates arrive."""
-        self.until(lambda: self.rows() >= self.load.keys, "the keys to come")
+        """Load every key once, then start the updates."""
+        self.until(lambda: self.rows() >= self.load.keys, "the keys to be loaded")
         (self.step,) = self.query.placements()
         self._dialled = Dial(int(time.time() * 1000) + 200)
         self._dialled.turn(self._dial)
         self.until(lambda: self.rows() > self.load.keys + 10 * self.load.rate, "updates")
 
     def draw(self, skew: float) -> None:
-        """Let updates be so skewed from now on."""
+        """Change the skew of the updates."""
         self._dialled = Dial(self._dialled.start_ms, skew)
         self._dialled.turn(self._dial)
         self.wait_s(2.0)
 
     def now_row(self) -> int:
-        """The number of the update that arrives now, rounded up to a whole second's."""
+        """Number of the update that arrives now, rounded up to a whole second."""
         assert self._dialled.start_ms is not None
         passed_s = (time.time() * 1000 - self._dialled.start_ms) / 1000
         return self.load.keys + (int(passed_s) + 1) * self.load.rate
@@ -77,7 +77,7 @@ class MovingQuery:
         assert self._dialled.start_ms is not None
         return self._dialled.start_ms + (row - self.load.keys) * 1000 / self.load.rate
 
-    # -- what has happened
+    # -- progress
 
     def epochs(self) -> list[EpochProgress]:
         return [self._epochs[number] for number in sorted(self._epochs)]
@@ -86,17 +86,17 @@ class MovingQuery:
         return sum(p.rows for p in self.epochs())
 
     def delivered(self) -> list[Delivered]:
-        """Every epoch that is done: up to which row, and when it was in the sink."""
-        told, row = [], 0
+        """The last row of each epoch, and the time at which its output was in the sink."""
+        points, row = [], 0
         for epoch in self.epochs():
             row += epoch.rows
-            told.append(Delivered(row, epoch.started_ms + epoch.sink_ms))
-        return told
+            points.append(Delivered(row, epoch.started_ms + epoch.sink_ms))
+        return points
 
     # -- slots
 
     def shift(self, fraction: float) -> int:
-        """Ask that a part of each host's slots move to the next host. Returns how many slots."""
+        """Request that a share of each host's slots move to the next host; returns the number of slots."""
         each = SLOTS // HOSTS
         share = round(each * fraction)
         for host in range(HOSTS):
@@ -106,17 +106,17 @@ class MovingQuery:
         return share * HOSTS
 
     def go_home(self) -> None:
-        """Bring all slots home, whole, and wait until nothing is left to move."""
+        """Move all slots and their state back, and wait until this is done."""
         self.query.migration = "all_at_once"
         for host in range(HOSTS):
             first = host * SLOTS // HOSTS
             slots = range(first, first + SLOTS // HOSTS)
             self.query.move(self.step, slots, to=f"{self.step}/{host}")
         asked_ms = time.time() * 1000
-        self.until(lambda: self._settled_since(asked_ms), "slots to be home")
+        self.until(lambda: self._settled_since(asked_ms), "slots to move back")
 
     def _settled_since(self, asked_ms: float) -> bool:
-        """Whether all is home, and the epochs that caught up with the wait for it are over."""
+        """Whether all slots are back, and the query has caught up since."""
         newest = [epoch for epoch in self.epochs() if epoch.started_ms > asked_ms][-_QUIET:]
         return (
             self.query.status.pending_slots == 0
@@ -127,7 +127,7 @@ class MovingQuery:
         )
 
     def kill_host(self, number: int) -> float:
-        """Kill -9 a host; returns when, in milliseconds since 1970."""
+        """Kill a host with SIGKILL; returns the time in milliseconds since 1970."""
         pid = self.query.status.hosts[f"{self.step}/{number}"]
         now_ms = time.time() * 1000
         os.kill(pid, signal.SIGKILL)
@@ -149,7 +149,7 @@ class MovingQuery:
         self.until(lambda: time.monotonic() >= end, "time to pass")
 
     def _watch(self) -> None:
-        """Keep all progress: the query itself only remembers the newest."""
+        """Collect the progress of all epochs, since the query keeps only the newest."""
         while not self._ended.wait(0.5):
             for epoch in self.query.progress:
                 self._epochs[epoch.epoch] = epoch
@@ -157,7 +157,7 @@ class MovingQuery:
 
 @contextmanager
 def moving_query(spark: SparkSession, load: TallyLoad) -> Iterator[MovingQuery]:
-    """The query with all its keys in memory and updates arriving; gone when its `with` ends."""
+    """A query with all keys in memory and updates arriving; it ends with the block."""
     with sides.folder(spark) as checkpoint:
         query = _started(spark, load, checkpoint)
         try:
@@ -168,7 +168,8 @@ def moving_query(spark: SparkSession, load: TallyLoad) -> Iterator[MovingQuery]:
 
 
 def _started(spark: SparkSession, load: TallyLoad, checkpoint: str) -> MovingQuery:
-    """Spark gives a Python source ten seconds to start, which is not much beside four hosts."""
+    """Start the query, with retries: Spark's limit of ten seconds for a Python source is short with four
+    hosts."""
     for attempt in range(_STARTS):
         query = MovingQuery(spark, load, f"{checkpoint}/{attempt}")
         try:

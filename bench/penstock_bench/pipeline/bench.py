@@ -1,8 +1,8 @@
-"""`penstock bench pipeline`: a keyed sum on Penstock beside Spark's own stateful operators.
+"""`penstock bench pipeline`: a keyed sum on Penstock compared with Spark's own stateful operators.
 
-100,000 keys of int64, two source partitions, two hosts, durability on, the `noop` sink. Each side
-runs as a query of its own over Spark's `rate-micro-batch` source, whose epochs hold an exact number
-of rows; the sides take turns, and the time from one trigger to the next is what counts.
+100,000 keys of int64, two source partitions, two hosts, durability on, the `noop` sink. Each side runs as a
+query of its own over Spark's `rate-micro-batch` source, whose epochs have a fixed number of rows. The sides
+take turns, and the time from one trigger to the next is measured.
 """
 
 from __future__ import annotations
@@ -36,12 +36,15 @@ GOALS = {
 
 @dataclass(frozen=True)
 class PipelineScale:
-    """How much of it to run."""
+    """Size of the benchmark."""
 
     rounds: int = 2
     warm: int = 15
+    """Triggers before the measurement."""
     measured: int = 25
+    """Measured triggers."""
     user_state_rows: tuple[int, ...] = (10_000, 200_000)
+    """Rows per epoch for Spark's Python state."""
     latency_seconds: int = 30
     memory_keys: int = 4_000_000
     memory_epochs: int = 5_000
@@ -52,7 +55,7 @@ FULL = PipelineScale()
 
 
 def run(show: Show, quick: bool = False) -> Report:
-    """Run everything; takes about half an hour, a few minutes when quick."""
+    """Run everything, which takes about half an hour, or a few minutes when quick."""
     scale = QUICK if quick else FULL
     user_state.check()
     results: dict[str, Any] = {}
@@ -68,7 +71,7 @@ def run(show: Show, quick: bool = False) -> Report:
 
 
 def ratios(results: dict[str, Any]) -> dict[str, float]:
-    """The figures that goals are set for."""
+    """The metrics that have goals."""
 
     def rate(rows: int, side: str) -> float:
         return float(results[f"rows_{rows}"][side]["rows_per_second"])
@@ -114,12 +117,12 @@ def _compare(spark: SparkSession, rows: int, scale: PipelineScale, show: Show) -
     for number in range(scale.rounds + 1):
         for side, opened in _SIDES.items():
             with opened(sides.spread(spark, rows, KEYS)) as query:
-                found = Triggers(query).cycles_ms(scale.warm, scale.measured)
+                cycles_ms = Triggers(query).cycles_ms(scale.warm, scale.measured)
             if number == 0:
-                # A JVM gets faster for minutes: the first round is for it, and does not count.
+                # The first round warms up the JVM, which takes minutes, and does not count.
                 continue
-            cycles[side] += found
-            medians[side].append(Sample.of(found).median)
+            cycles[side] += cycles_ms
+            medians[side].append(Sample.of(cycles_ms).median)
             show(f"{rows:>9,} rows, round {number}: {side:<15} {medians[side][-1]:7.1f} ms")
     return {
         side: {

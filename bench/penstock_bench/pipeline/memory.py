@@ -1,4 +1,4 @@
-"""What a host's process weighs: empty, per key of state, and after thousands of epochs."""
+"""Memory of a host's process: empty, per key of state, and after thousands of epochs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from penstock_bench.sides import Triggers
 
 _MB = 2**20
 _ROWS = 200_000
-"""New keys an epoch."""
+"""New keys per epoch."""
 
 
 def measure(spark: SparkSession, keys: int, epochs: int, show: Show) -> dict[str, float]:
-    """Resident sizes, as the system tells them."""
+    """Measure resident memory, as reported by the operating system."""
     empty, per_key = _grow(spark, keys)
-    show(f"host: {empty:.0f} MB empty, {per_key:.1f} bytes a key")
+    show(f"host: {empty:.0f} MB empty, {per_key:.1f} bytes per key")
     young, old = _age(spark, epochs)
     show(f"host: {young:.0f} MB after {epochs // 10} epochs, {old:.0f} MB after {epochs}")
     return {
@@ -31,8 +31,8 @@ def measure(spark: SparkSession, keys: int, epochs: int, show: Show) -> dict[str
 
 
 def _grow(spark: SparkSession, keys: int) -> tuple[float, float]:
-    """The size of an empty host in MB, and what each key adds to it in bytes."""
-    # The first epoch's keys are few, so that the host has done all it does once, but holds nothing.
+    """Memory of an empty host in MB, and additional bytes per key."""
+    # The first epoch has only one key: the host has then run all its code, but holds no state.
     value = F.col("value")
     key = F.when(value < _ROWS, F.lit(0)).otherwise(value)
     rows = sides.numbered(spark, _ROWS).select(key.alias("k"), value.alias("v"))
@@ -47,7 +47,7 @@ def _grow(spark: SparkSession, keys: int) -> tuple[float, float]:
 
 
 def _age(spark: SparkSession, epochs: int) -> tuple[float, float]:
-    """The size of a host in MB after a tenth of the epochs and after all, over the same keys."""
+    """Memory of a host in MB after a tenth of the epochs and after all of them, with the same keys."""
     value = F.col("value")
     rows = sides.numbered(spark, 1000).select((value % 1000).alias("k"), value.alias("v"))
     with sides.penstock_sum(rows) as query:
@@ -59,6 +59,6 @@ def _age(spark: SparkSession, epochs: int) -> tuple[float, float]:
 
 
 def _mb(query: ps.FlowQuery) -> float:
-    """The mean resident size of a host."""
+    """Mean resident memory of a host in MB."""
     sizes = query.host_memory().values()
     return sum(sizes) / len(sizes) / _MB

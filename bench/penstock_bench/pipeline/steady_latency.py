@@ -1,4 +1,4 @@
-"""Latency from arrival to sink while 20,000 rows a second arrive steadily."""
+"""Latency from arrival to sink at a steady rate of 20,000 rows per second."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from penstock_bench.sides import Triggers, end_row, in_sink_ms, start_row
 
 RATE = 20_000
 _WARM_S = 10
-"""Rows that arrive before that are not counted."""
+"""Seconds at the start whose rows are not counted."""
 
 
 def measure(
     spark: SparkSession, keys: int, seconds: int, show: Show
 ) -> dict[str, dict[str, float]]:
     """p50 and p99 of Penstock and of native Spark, in milliseconds: the better of two runs each."""
-    found: dict[str, list[dict[str, float]]] = {"penstock": [], "native": []}
+    results: dict[str, list[dict[str, float]]] = {"penstock": [], "native": []}
     for _ in range(2):
-        for side, runs in found.items():
+        for side, runs in results.items():
             start_ms = int(time.time() * 1000) + 2000
             rows = steady(spark, RATE, keys, start_ms=start_ms)
             if side == "penstock":
@@ -35,18 +35,18 @@ def measure(
                 with sides.native_sum(rows) as native:
                     latency = _latency(native, start_ms, seconds)
             runs.append(latency)
-            told = f"p50 {latency['p50_ms']:.0f} ms, p99 {latency['p99_ms']:.0f} ms"
-            show(f"steady {RATE:,} rows/s: {side:<9} {told}")
-    return {side: min(runs, key=lambda run: run["p99_ms"]) for side, runs in found.items()}
+            percentiles = f"p50 {latency['p50_ms']:.0f} ms, p99 {latency['p99_ms']:.0f} ms"
+            show(f"steady {RATE:,} rows/s: {side:<9} {percentiles}")
+    return {side: min(runs, key=lambda run: run["p99_ms"]) for side, runs in results.items()}
 
 
 def _latency(query: StreamingQuery, start_ms: int, seconds: int) -> dict[str, float]:
-    """Percentiles over all rows of `seconds`, each from its arrival to the end of its sink."""
+    """Percentiles over all rows of `seconds`, each from its arrival until the sink is done with its epoch."""
     begin, end = _WARM_S * RATE, (_WARM_S + seconds) * RATE
     triggers = Triggers(query)
     latencies: list[npt.NDArray[np.float64]] = []
     reached, last = 0, 0
-    # Until all of them are through: rows that a slow side has not reached are its slowest.
+    # Wait for all rows: those that a slow side has not reached yet are its slowest.
     while last < end:
         for p in triggers.progress(until=reached + 10):
             first, row = start_row(p), end_row(p)

@@ -1,4 +1,4 @@
-"""Spark's two ways to keep state in Python, over the same rows: the rows a second they take."""
+"""Throughput of Spark's two APIs for state in Python, over the same rows."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def _apply(df: DataFrame) -> DataFrame:
 
 
 def check() -> None:
-    """Refuse at once what would fail in the middle: PySpark does not bring what this needs."""
+    """Raise at once if protobuf is missing, which PySpark needs here but does not install."""
     try:
         import_module("google.protobuf.descriptor")
     except ImportError as missing:
         raise SettingError(
-            "transformWithStateInPandas needs the package protobuf, which is missing",
+            "transformWithStateInPandas needs the package protobuf, which is not installed",
             hint="pip install protobuf",
         ) from missing
 
@@ -77,16 +77,17 @@ _WAYS = {"transform_with_state_in_pandas": _transform, "apply_in_pandas_with_sta
 def measure(
     spark: SparkSession, keys: int, batch_rows: tuple[int, ...], show: Show
 ) -> dict[str, dict[str, float]]:
-    """Rows a second of both, at each number of rows an epoch; a small first, cold epoch is left out."""
+    """Rows per second of both APIs, for each number of rows per epoch. A small first, cold epoch does not
+    count."""
     sides.keep_state_in(spark, sides.ROCKSDB)
-    found: dict[str, dict[str, float]] = {name: {} for name in _WAYS}
+    rates: dict[str, dict[str, float]] = {name: {} for name in _WAYS}
     for name, make in _WAYS.items():
         for rows in batch_rows:
             with sides.updates(make(sides.spread(spark, rows, keys))) as query:
-                # A large epoch takes minutes, beside which a cold start is nothing.
+                # A large epoch takes minutes, so its cold start does not matter.
                 counted = 1 if rows < 100_000 else 0
                 epoch = Triggers(query).progress(until=counted, timeout_s=1800)[counted]
             rate = rows / float(epoch["durationMs"]["triggerExecution"]) * 1000
-            found[name][str(rows)] = rate
+            rates[name][str(rows)] = rate
             show(f"{rows:>9,} rows: {name} {rate:,.0f} rows/s")
-    return found
+    return rates

@@ -1,6 +1,6 @@
-"""`penstock bench soak`: a query that runs on and on, and whether anything of it grows.
+"""`penstock bench soak`: runs a query for a long time, and measures whether its resource usage grows.
 
-samples.py    what is looked at every few seconds: memory, descriptors, threads, files
-bench.py      the query, its load and its upkeep; growth in the second half of the run
-pictures.py   all of it over time
+samples.py    samples of resource usage: memory, descriptors, threads, files
+bench.py      the query, its load and its changes; growth in the second half of the run
+pictures.py   charts of all samples over time
 """

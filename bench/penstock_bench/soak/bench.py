@@ -1,8 +1,8 @@
 """`penstock bench soak`: memory, descriptors, threads and files of a query that runs for an hour.
 
-Rows come at a steady rate, some of them bad: they are set aside. Every few minutes a step is scaled
-and slots move. The store is compacted and cleared as in any query, with the settings that a user
-gets. Growth is that of the second half of the run, from its middle to its end.
+Rows arrive at a steady rate; some are bad and become dead letters. Every few minutes a step is scaled and
+slots move. The store is compacted and cleaned with the default settings. Growth is measured from the middle
+of the run to its end.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ _RATE = 500.0
 _HOSTS, _MORE_HOSTS = 2, 3
 _CORES = 10
 _SAMPLES, _CHANGES = 360, 12
-"""Looks at everything, and changes of the number of hosts, in a run; at most one in two seconds."""
+"""Samples, and changes of the number of hosts, in a run. Short runs have fewer of them."""
 _LINES_S = 60.0
 _CONF = {
     "spark.sql.shuffle.partitions": "2",
-    # A heap that is all there from the start: what grows is then something else, or is in `heap_mb`.
+    # The whole heap is allocated at the start, so that growth is visible elsewhere or in `heap_mb`.
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": "-Xms1g -XX:+AlwaysPreTouch",
 }
 
 
 def run(show: Show, quick: bool = False, minutes: float | None = None) -> Report:
-    """Run for as many minutes, and half a minute more."""
+    """Run for this many minutes, and half a minute more."""
     seconds = 60 * (minutes or (_QUICK_MINUTES if quick else _MINUTES))
     show("starting Spark")
     with quiet_session("penstock-soak", _CORES, _CONF) as spark:
@@ -61,7 +61,7 @@ def run(show: Show, quick: bool = False, minutes: float | None = None) -> Report
 
 
 def soak(spark: SparkSession, seconds: float, show: Show) -> list[SoakSample]:
-    """Run the query for so long in this session, and look at everything again and again."""
+    """Run the query in this session for some seconds, and sample its resources."""
     folder = Path(tempfile.mkdtemp(prefix="penstock-soak-"))
     try:
         query = _flow(spark).start(
@@ -92,20 +92,20 @@ def _flow(spark: SparkSession) -> ps.Flow:
 
 
 def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Refuses one row of a thousand."""
+    """Raises for batches with a bad row; one row of a thousand is bad."""
     if pc.any(pc.equal(batch["v"], 999)).as_py():
-        raise ValueError("a row that cannot be")
+        raise ValueError("a bad row: v is 999")
     return batch
 
 
 def _watched(
     spark: SparkSession, query: ps.FlowQuery, folder: Path, seconds: float, show: Show
 ) -> list[SoakSample]:
-    pause, found = threading.Event(), list[SoakSample]()
+    pause, samples = threading.Event(), list[SoakSample]()
     while not query.progress:
         _must_run(query)
         pause.wait(0.1)
-    began = told_s = time.monotonic()
+    began = shown_s = time.monotonic()
     every_s, change_s = max(seconds / _SAMPLES, 1.0), max(seconds / _CHANGES, 5.0)
     changes = 0
     while (now := time.monotonic()) - began < seconds:
@@ -113,12 +113,12 @@ def _watched(
         if now - began > change_s * (changes + 1):
             changes += 1
             _change(query, changes)
-        found.append(_sample(spark, query, folder, now - began))
-        if now - told_s >= _LINES_S:
-            told_s = now
-            show(_line(found[-1]))
-        pause.wait(max(0.0, began + len(found) * every_s - time.monotonic()))
-    return found
+        samples.append(_sample(spark, query, folder, now - began))
+        if now - shown_s >= _LINES_S:
+            shown_s = now
+            show(_line(samples[-1]))
+        pause.wait(max(0.0, began + len(samples) * every_s - time.monotonic()))
+    return samples
 
 
 def _must_run(query: ps.FlowQuery) -> None:
@@ -148,7 +148,7 @@ def _sample(spark: SparkSession, query: ps.FlowQuery, folder: Path, at_s: float)
 
 
 def _heap_mb(spark: SparkSession) -> float:
-    """Megabytes that live on the JVM's heap: after a collection, which takes some 50 ms."""
+    """Megabytes in use on the JVM's heap after a garbage collection, which takes about 50 ms."""
     runtime = spark._jvm.java.lang.Runtime.getRuntime()  # type: ignore[union-attr]
     runtime.gc()
     return float((runtime.totalMemory() - runtime.freeMemory()) / 2**20)
@@ -158,11 +158,10 @@ def report(samples: list[SoakSample], seconds: float) -> Report:
     """The report of a run."""
     at_s = [sample.at_s for sample in samples]
 
-    def grown(what: str) -> float:
-        """The growth of what processes hold, of all roles together."""
-        return growth(
-            at_s, [sum(getattr(sample.roles[role], what) for role in ROLES) for sample in samples]
-        )
+    def grown(resource: str) -> float:
+        """Growth of a resource, summed over all roles."""
+        totals = [sum(getattr(sample.roles[r], resource) for r in ROLES) for sample in samples]
+        return growth(at_s, totals)
 
     return Report(
         "soak",

@@ -1,4 +1,4 @@
-"""The picture of `penstock bench soak`: all that was looked at, over time."""
+"""The chart of `penstock bench soak`: all samples over time."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def _picture(report: Result) -> Picture:
         note = ", ".join(f"{name.replace('_', ' ')} {ratios[name]:.3f}" for name in of)
         return Panel(marks, x="minutes into the run", y=y, note=note, y_from=0, y_to=None)
 
-    def by_role(what: str) -> list[Line]:
+    def by_role(metric: str) -> list[Line]:
         return [
-            Line(minutes, [s["roles"][role][what] for s in samples], _NAMES[role], _COLOURS[role])
+            Line(minutes, [s["roles"][role][metric] for s in samples], _NAMES[role], _COLOURS[role])
             for role in ROLES
         ]
 
@@ -58,7 +58,7 @@ def _picture(report: Result) -> Picture:
                 [line(lambda s: s["checkpoint"]["number"], "checkpoint", BLUE)],
                 "files_growth",
             ),
-            panel("in the sink's folder", [line(lambda s: s["sink_entries"], "sink", RED)]),
+            panel("entries in the sink's folder", [line(lambda s: s["sink_entries"], "sink", RED)]),
             panel("hosts", [line(lambda s: s["hosts"], "hosts", GREEN)]),
             panel("p99 of the newest epoch, ms", [line(lambda s: s["p99_ms"], "latency", GREY)]),
         ],

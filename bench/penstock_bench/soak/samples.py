@@ -1,4 +1,4 @@
-"""What a running query holds at one moment: memory, descriptors and threads of its processes, files."""
+"""Samples of a running query's resources: memory, descriptors and threads of its processes, and files."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from statistics import median
 import psutil
 
 ROLES = ("driver", "jvm", "host", "workers")
-"""The driver's process, Spark's JVM, a host (the mean of them), and all other Python processes."""
+"""Roles of processes: the driver, Spark's JVM, a host (mean of all), and all other Python processes."""
 
 
 @dataclass(frozen=True)
 class HeldResources:
-    """What processes hold."""
+    """Resources of a process, or of several."""
 
     memory_mb: float = 0.0
-    """Resident memory."""
+    """Resident memory in MB."""
     descriptors: float = 0.0
     threads: float = 0.0
 
@@ -35,44 +35,45 @@ class HeldResources:
 
 @dataclass(frozen=True)
 class FileCount:
-    """Files below a folder."""
+    """Number and total size of the files below a folder."""
 
     number: int
     mb: float
+    """Size in MB."""
 
 
 @dataclass(frozen=True)
 class SoakSample:
-    """One look at everything."""
+    """Resources of a query at one moment."""
 
     at_s: float
     """Seconds into the run."""
     roles: Mapping[str, HeldResources]
     hosts: int
     heap_mb: float
-    """What lives on the JVM's heap after a collection."""
+    """Megabytes in use on the JVM's heap after a garbage collection."""
     checkpoint: FileCount
     sink_entries: int
-    """Folders and files at the top of the sink."""
+    """Number of folders and files at the top of the sink."""
     epochs: int
     p99_ms: float | None
-    """From arrival to sink, in the newest epoch."""
+    """p99 latency from arrival to sink in the newest epoch, in milliseconds."""
 
 
 def by_role(hosts: Mapping[str, int]) -> dict[str, HeldResources]:
-    """What the processes of this one's query hold; hosts are given by their process numbers."""
-    own, found = psutil.Process(), {role: HeldResources() for role in ROLES}
-    found["driver"] = held(own)
+    """Resources of this process and its children, by role. `hosts` maps hosts to their process ids."""
+    own, totals = psutil.Process(), {role: HeldResources() for role in ROLES}
+    totals["driver"] = held(own)
     for process in own.children(recursive=True):
         with suppress(psutil.Error):
             role = "host" if process.pid in hosts.values() else "workers"
             role = "jvm" if process.name() == "java" else role
-            found[role] += held(process)
-    each, number = found["host"], max(1, len(hosts))
-    found["host"] = HeldResources(
-        each.memory_mb / number, each.descriptors / number, each.threads / number
+            totals[role] += held(process)
+    total, number = totals["host"], max(1, len(hosts))
+    totals["host"] = HeldResources(
+        total.memory_mb / number, total.descriptors / number, total.threads / number
     )
-    return found
+    return totals
 
 
 def held(process: psutil.Process) -> HeldResources:
@@ -82,7 +83,7 @@ def held(process: psutil.Process) -> HeldResources:
 
 
 def files_below(folder: Path) -> FileCount:
-    """All files below a folder; some may go while they are counted."""
+    """Count the files below a folder. Files that vanish meanwhile are skipped."""
     number, size = 0, 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -93,10 +94,11 @@ def files_below(folder: Path) -> FileCount:
 
 
 def growth(at_s: Sequence[float], values: Sequence[float]) -> float:
-    """The value at the end over that in the middle of a run, by a line through the second half.
+    """The value at the end of a run divided by that in its middle, on a line fitted to the second half; 1
+    is flat.
 
-    The line has the median of all slopes between two values (Theil and Sen), so that a single
-    spike does not tilt it. 1 is flat.
+    The slope of the line is the median of the slopes between all pairs of values (the Theil-Sen estimator),
+    so that a single spike does not tilt it.
 
     >>> round(growth(range(100), [100.0] * 50 + [200.0 + n for n in range(50)]), 3)
     1.245

@@ -40,10 +40,10 @@ def cluster_up(
 
     from penstock.console.cluster import background
     from penstock.console.cluster.cluster import Shape
-    from penstock.console.terminal import telling
+    from penstock.console.terminal import progress_messages
 
     place = folder or background.user_folder()
-    with telling(Console(stderr=True)) as tell:
+    with progress_messages(Console(stderr=True)) as tell:
         tell(f"Starting a master and {workers} {_workers(workers)}")
         running = background.up(place.absolute(), Shape(workers, cores, memory, address))
     typer.echo(f"{running.master}: {_shape(running)}. Logs are in {place / 'logs'}.")

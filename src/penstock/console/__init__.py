@@ -1,10 +1,10 @@
-"""What people see of a query from outside: on a terminal, or as JSON.
+"""Terminal and JSON views of queries and checkpoints, and the commands behind them.
 
 running/       a running query, reached through its checkpoint: `penstock ctl`
-checkpoint/    a checkpoint, looked into without a query: `penstock state`
+checkpoint/    a checkpoint, read without a running query: `penstock state`
 demo/          `penstock demo`
 cluster/       a Spark cluster on this machine: `penstock cluster`
-doctor.py      `penstock doctor`: is this machine fit?
+doctor.py      `penstock doctor`: checks whether this machine can run Penstock
 history.py     latency over the last minutes
 terminal.py    tables, gauges, bars, colours, spinners
 """

@@ -1,8 +1,8 @@
-"""Can this machine run Penstock? Each check looks at one thing and returns a `Finding`.
+"""Checks of whether this machine can run Penstock. Each returns a `Finding`.
 
-A check is handed what it looks at (an environment, a folder, a probe to call), never raises, and
-leaves nothing behind but numba's cache. `examine` runs them all here; `report` draws the findings.
-Whatever is heavy to import is imported inside the check that is about it.
+A check gets its subject as an argument (an environment, a folder, a probe to call), never raises, and
+leaves nothing behind but numba's cache. `examine` runs all checks on this machine; `report` draws the
+findings. Packages that are slow to import are imported inside the check that needs them.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ JAVA = 17
 PYTHONS = ((3, 11), (3, 13))
 """The oldest and the newest Python supported."""
 LEAST_MEMORY = 4 * GIB
+"""Bytes of memory below which the machine gets a warning."""
 LEAST_FREE = 2 * GIB
-"""Free disk space under which a folder gets a warning, in bytes."""
+"""Bytes of free disk space below which a folder gets a warning."""
 PATIENCE = 20
-"""How long a program or a round trip may take, in seconds."""
+"""Timeout of a program or a round trip, in seconds."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found. Fine but with a hint is a warning: it runs, though not as it should."""
+    """The result of one check. A check that is `ok` but has a hint is a warning."""
 
     name: str
     ok: bool
@@ -56,7 +57,7 @@ class Finding:
 
 
 def examine(checkpoint: str | None = None) -> list[Finding]:
-    """Every check, on this machine; takes some seconds."""
+    """Run every check on this machine, which takes a few seconds."""
     cores, memory = capacity(Path("/sys/fs/cgroup"))
     findings = [
         java(os.environ),
@@ -83,7 +84,7 @@ def report(findings: list[Finding]) -> Table:
     marks = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]FAIL[/]"}
     table = Table("check", "", title="penstock doctor", title_justify="left")
     for heading in ("found", "what to do"):
-        table.add_column(heading, overflow="fold")  # paths are to be copied: never cut them short
+        table.add_column(heading, overflow="fold")  # keep paths whole, so that they can be copied
     for finding in findings:
         row = escape(finding.name), marks[finding.status], escape(finding.detail)
         table.add_row(*row, escape(finding.hint))
@@ -94,38 +95,38 @@ def report(findings: list[Finding]) -> Table:
 
 
 def java(environ: Mapping[str, str]) -> Finding:
-    """The Java that Spark would start: that of JAVA_HOME, or else the one on the PATH."""
+    """Check the Java that Spark would start: that of JAVA_HOME, or else the one on the PATH."""
     install = f"install Java {JAVA} or later (https://adoptium.net), or set JAVA_HOME to its folder"
     home = environ.get("JAVA_HOME")
     if home and not os.access(Path(home, "bin", "java"), os.X_OK):
-        detail = f"JAVA_HOME is {home}, without bin/java"
+        detail = f"JAVA_HOME is {home}, which has no bin/java"
         return Finding("Java", False, detail, "correct JAVA_HOME, or unset it")
     program = shutil.which("java", path=str(Path(home, "bin")) if home else environ.get("PATH", ""))
     if program is None:
         return Finding("Java", False, "no java on the PATH and JAVA_HOME is not set", install)
-    told = _output([program, "-version"], environ)
-    version = java_version(told)
+    output = _output([program, "-version"], environ)
+    version = java_version(output)
     if version is None:
-        return Finding("Java", False, f"{program} does not run: {told[:200]}", install)
+        return Finding("Java", False, f"{program} does not run: {output[:200]}", install)
     good = version >= JAVA
     return Finding("Java", good, f"Java {version}, {program}", _unless(good, install))
 
 
-def java_version(told: str) -> int | None:
-    """The major version in what `java -version` prints.
+def java_version(output: str) -> int | None:
+    """The major version in the output of `java -version`.
 
     >>> java_version('openjdk version "17.0.15"'), java_version('java version "1.8.0_392"')
     (17, 8)
     """
-    found = re.search(r'version "(?:1\.)?(\d+)', told)
-    return int(found.group(1)) if found else None
+    match = re.search(r'version "(?:1\.)?(\d+)', output)
+    return int(match.group(1)) if match else None
 
 
 def python(version: tuple[int, ...], prefix: Path, environ: Mapping[str, str]) -> Finding:
-    """This Python, and whether Spark's workers would run the same one, from the same environment.
+    """Check this Python, and that Spark's workers would run the same version in the same environment.
 
-    Penstock's sessions start workers with this interpreter unless PYSPARK_PYTHON names another. One
-    of another version fails at the first epoch; another environment may lack the packages.
+    Penstock's sessions start workers with this interpreter unless PYSPARK_PYTHON names another. Another
+    version fails at the first epoch; another environment may lack packages.
     """
     here = ".".join(map(str, version[:2]))
     oldest, newest = PYTHONS
@@ -137,11 +138,11 @@ def python(version: tuple[int, ...], prefix: Path, environ: Mapping[str, str]) -
         return Finding("Python", True, f"Python {here}")
     program = shutil.which(chosen, path=environ.get("PATH", ""))
     ask = "import sys; print('.'.join(map(str, sys.version_info[:2])), sys.prefix)"
-    told = _output([program, "-c", ask], environ) if program else "not found"
-    workers, _, home = told.partition(" ")
+    output = _output([program, "-c", ask], environ) if program else "not found"
+    workers, _, home = output.partition(" ")
     hint = "unset PYSPARK_PYTHON, or set it to this environment's python"
     if not re.fullmatch(r"\d+\.\d+", workers):
-        detail = f"Python {here}, but PYSPARK_PYTHON={chosen} does not run: {told[:200]}"
+        detail = f"Python {here}, but PYSPARK_PYTHON={chosen} does not run: {output[:200]}"
         return Finding("Python", False, detail, hint)
     detail = f"Python {here}, and PYSPARK_PYTHON={chosen} is Python {workers} of {home}"
     same = Path(home).resolve() == prefix.resolve()
@@ -149,32 +150,32 @@ def python(version: tuple[int, ...], prefix: Path, environ: Mapping[str, str]) -
 
 
 def spark(load: Callable[[], tuple[str, Path]], environ: Mapping[str, str]) -> Finding:
-    """PySpark 4.3, and no other Spark in its way. `load` gives its version and its folder."""
-    found, home = _package("PySpark", load, r"4\.3\.", "pip install 'pyspark>=4.3,<4.4'")
+    """Check for PySpark 4.3, and for another Spark in SPARK_HOME. `load` returns its version and folder."""
+    finding, home = _package("PySpark", load, r"4\.3\.", "pip install 'pyspark>=4.3,<4.4'")
     other = environ.get("SPARK_HOME")
-    if found.ok and other and Path(other).resolve() != home.resolve():
-        detail = f"{found.detail}, but SPARK_HOME is {other}"
+    if finding.ok and other and Path(other).resolve() != home.resolve():
+        detail = f"{finding.detail}, but SPARK_HOME is {other}"
         return Finding("PySpark", True, detail, "unset SPARK_HOME unless that is Spark 4.3 too")
-    return found
+    return finding
 
 
 def pandas(load: Callable[[], tuple[str, Path]]) -> Finding:
-    """pandas before 3, as PySpark 4.3 wants it. `load` gives its version and its folder."""
+    """Check for pandas below 3, as PySpark 4.3 requires. `load` returns its version and folder."""
     return _package("pandas", load, r"[0-2]\.", "pip install 'pandas>=2.2,<3'")[0]
 
 
 def kafka(load: Callable[[], tuple[str, Path]], has_connector: Callable[[], bool]) -> Finding:
-    """What there is for Kafka, which few need: the client of live couriers, and Spark's connector."""
+    """Check for the Kafka client of live couriers, and for Spark's connector. Both are optional."""
     client = _package("confluent-kafka", load, "", "")[0]
-    found = [client.detail if client.ok else "no client: pip install 'penstock[kafka]'"]
+    details = [client.detail if client.ok else "no client: pip install 'penstock[kafka]'"]
     try:
         cached = has_connector()
-    except Exception as error:  # without PySpark nothing is known of it
-        return Finding("Kafka", True, f"{found[0]}; {_said(error)}")
-    found.append(
+    except Exception as error:  # PySpark is missing
+        return Finding("Kafka", True, f"{details[0]}; {_said(error)}")
+    details.append(
         "Spark's connector" if cached else "ps.session(kafka=True) fetches Spark's connector"
     )
-    return Finding("Kafka", True, "; ".join(found))
+    return Finding("Kafka", True, "; ".join(details))
 
 
 def _has_connector() -> bool:
@@ -186,7 +187,7 @@ def _has_connector() -> bool:
 def _package(
     name: str, load: Callable[[], tuple[str, Path]], versions: str, install: str
 ) -> tuple[Finding, Path]:
-    """Whether a package can be loaded, in a version that begins like this; and its folder."""
+    """Check that a package can be loaded and its version matches a pattern; also returns its folder."""
     try:
         version, home = load()
     except Exception as error:
@@ -204,18 +205,18 @@ def _load(name: str) -> tuple[str, Path]:
 
 
 def machine(cores: float, memory: int) -> Finding:
-    """Cores, and memory in bytes, that this process may use."""
+    """Check the cores, and the memory in bytes, that this process may use."""
     detail = f"{cores:g} cores, {memory / GIB:.1f} GiB of memory"
     hints = []
     if cores < 2:
-        hints.append("give it two cores or more: hosts and Spark's tasks share them")
+        hints.append("use two cores or more: hosts and Spark's tasks share them")
     if memory < LEAST_MEMORY:
-        hints.append(f"give it {LEAST_MEMORY // GIB} GiB or more: Spark's JVM and state share it")
+        hints.append(f"use {LEAST_MEMORY // GIB} GiB or more: Spark's JVM and state share it")
     return Finding("machine", True, detail, "; ".join(hints))
 
 
 def capacity(cgroup: Path) -> tuple[float, int]:
-    """Cores, and memory in bytes: the machine's, or less where a container's limits say so."""
+    """Number of cores, and bytes of memory: the machine's, or the container's limits if these are lower."""
     import psutil
 
     affinity = getattr(os, "sched_getaffinity", None)
@@ -234,7 +235,7 @@ def capacity(cgroup: Path) -> tuple[float, int]:
 
 
 def _numbers(file: Path) -> list[int]:
-    """The numbers in a limits file; none where it is absent or says that there is no limit."""
+    """The numbers in a limits file; empty if it is absent or sets no limit."""
     try:
         return [int(word) for word in file.read_text().split()]
     except (OSError, ValueError):
@@ -242,7 +243,7 @@ def _numbers(file: Path) -> list[int]:
 
 
 def port(address: str) -> Finding:
-    """A free port can be bound; an empty address means on all interfaces."""
+    """Check that a free port can be bound. An empty address means all interfaces."""
     try:
         with socket.create_server((address, 0)) as server:
             return Finding("port", True, f"bound port {server.getsockname()[1]}")
@@ -251,11 +252,11 @@ def port(address: str) -> Finding:
 
 
 def flight(address: str) -> Finding:
-    """Rows there and back over Arrow Flight, between a server and a client on this machine."""
+    """Check a round trip of rows over Arrow Flight, between a server and a client on this machine."""
     try:
         took = _round_trip(address)
     except Exception as error:
-        hint = "allow TCP to this machine itself; where there is a proxy, export no_proxy="
+        hint = "allow TCP connections to this machine itself; behind a proxy, export no_proxy="
         return Finding("Arrow Flight", False, _said(error), f"{hint}{address}")
     return Finding("Arrow Flight", True, f"round trip on {address} in {took * 1000:.1f} ms")
 
@@ -286,20 +287,20 @@ def _round_trip(address: str) -> float:
             back = reader.read_all()
         took = time.perf_counter() - started
     if not back.equals(pa.Table.from_batches([batch])):
-        raise OSError("the rows came back changed")
+        raise OSError("the rows changed on the round trip")
     return took
 
 
 def kernels(compile_one: Callable[[], str]) -> Finding:
-    """numba compiles, and can keep what it compiled in the folder that `compile_one` gives."""
+    """Check that numba compiles and can write its cache. `compile_one` returns the cache folder."""
     started = time.perf_counter()
     try:
-        kept = compile_one()
+        cache = compile_one()
     except Exception as error:
-        hint = "reinstall numba, or set NUMBA_CACHE_DIR to a folder that can be written"
+        hint = "reinstall numba, or set NUMBA_CACHE_DIR to a writable folder"
         return Finding("numba", False, _said(error), hint)
     took = time.perf_counter() - started
-    return Finding("numba", True, f"compiles ({took:.1f} s with its import), keeps in {kept}")
+    return Finding("numba", True, f"compiles ({took:.1f} s with its import), caches in {cache}")
 
 
 def _compile_kernel() -> str:
@@ -315,38 +316,38 @@ def _compile_kernel() -> str:
 
     if total(np.arange(4)) != 6:
         raise ArithmeticError("a compiled sum is wrong")
-    kept = Path(str(total.stats.cache_path))
-    with tempfile.TemporaryFile(dir=kept):
-        return str(kept)
+    cache = Path(str(total.stats.cache_path))
+    with tempfile.TemporaryFile(dir=cache):
+        return str(cache)
 
 
 # --- folders --------------------------------------------------------------------------------
 
 
 def folder(name: str, place: str, least_free: int = LEAST_FREE) -> Finding:
-    """A file can be written, renamed, read and deleted in a folder: a path or a pyarrow.fs URI.
+    """Check that a file can be written, renamed, read and deleted in a folder: a path or a pyarrow.fs URI.
 
-    Where the folder is not there yet, its nearest parent is tried, as nothing is left behind.
+    If the folder does not exist, its nearest existing parent is checked, so that nothing is left behind.
     """
     try:
         free = _write_and_remove(place)
     except Exception as error:
-        hint = "name a folder that this user can write to, or correct the access to it"
+        hint = "use a folder that this user can write to, or change its permissions"
         return Finding(name, False, f"{place}: {_said(error)}", hint)
     if free is None:
-        return Finding(name, True, f"{place} can be written")
+        return Finding(name, True, f"{place} is writable")
     hint = _unless(free >= least_free, f"free some space: {least_free / GIB:g} GiB or more")
-    return Finding(name, True, f"{place} can be written, {free / GIB:.1f} GiB free", hint)
+    return Finding(name, True, f"{place} is writable, {free / GIB:.1f} GiB free", hint)
 
 
 def _write_and_remove(place: str) -> int | None:
-    """Returns the bytes free there, None where the file system does not tell."""
+    """Write and remove a probe file; returns the free bytes, or None if they are not known."""
     from pyarrow import fs
 
     uri = place if "://" in place else str(Path(place).absolute())
     files, path = fs.FileSystem.from_uri(uri)
     local = files.type_name == "local"
-    if local or files.type_name == "hdfs":  # object stores have no folders to look for
+    if local or files.type_name == "hdfs":  # object stores have no folders
         while files.get_file_info(path).type == fs.FileType.NotFound:
             path = str(Path(path).parent)
     probe = f"{path}/penstock-doctor-{uuid.uuid4().hex}"
@@ -356,7 +357,7 @@ def _write_and_remove(place: str) -> int | None:
         files.move(probe, f"{probe}-renamed")
         with files.open_input_stream(f"{probe}-renamed") as stream:
             if stream.read() != b"penstock":
-                raise OSError("a file read back is not what was written")
+                raise OSError("a file has other content than was written to it")
         files.delete_file(f"{probe}-renamed")
     except BaseException:
         for leftover in (probe, f"{probe}-renamed"):
@@ -367,7 +368,7 @@ def _write_and_remove(place: str) -> int | None:
 
 
 def _output(command: list[str], environ: Mapping[str, str]) -> str:
-    """What a program prints, or why it did not run."""
+    """A program's output, or the reason why it did not run."""
     try:
         done = subprocess.run(
             command,

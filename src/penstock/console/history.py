@@ -1,4 +1,4 @@
-"""Latency over the last minutes, as the epochs that were seen tell it."""
+"""Latency over the last minutes, collected from epochs' progress."""
 
 from __future__ import annotations
 
@@ -10,36 +10,40 @@ from itertools import groupby
 from penstock.driver.progress import Latency
 
 _KEPT_MS = 180_000
+"""Milliseconds for which epochs are remembered."""
 
 
 @dataclass(frozen=True)
 class SeenEpoch:
-    """An epoch that was seen, with rows in it."""
+    """One epoch with at least one row."""
 
     epoch: int
     done_ms: float
-    """When its output was in the sink, in milliseconds since 1970."""
+    """Time at which its output was in the sink, in milliseconds since 1970."""
     rows: int
     latency: Latency
     average_ms: float = 0.0
-    """Over the SLA's window up to this epoch."""
+    """Average latency in milliseconds over the SLA's window that ends with this epoch."""
 
 
 class LatencyHistory:
-    """The epochs that were seen, of the last three minutes. Where epochs are quicker than looks, some
-    are missed: averages are over those seen. No clock: it goes by the times that epochs tell."""
+    """The epochs of the last three minutes, as far as they were polled.
+
+    Epochs shorter than the polling interval may be missed; averages are over the polled ones. It needs no
+    clock: it uses the times recorded in the epochs.
+    """
 
     def __init__(self, bar_ms: float) -> None:
         self._bar_ms = bar_ms
         self._seen: deque[SeenEpoch] = deque()
 
-    def take(self, found: SeenEpoch, window_ms: float) -> None:
-        """Go on with the newest epoch; the same one again is skipped."""
-        if self._seen and self._seen[-1].epoch == found.epoch:
+    def take(self, newest: SeenEpoch, window_ms: float) -> None:
+        """Add the newest epoch, unless it was added already."""
+        if self._seen and self._seen[-1].epoch == newest.epoch:
             return
-        window = [seen for seen in self._seen if seen.done_ms > found.done_ms - window_ms]
-        self._seen.append(replace(found, average_ms=_average([*window, found])))
-        while self._seen[0].done_ms <= found.done_ms - _KEPT_MS:
+        window = [seen for seen in self._seen if seen.done_ms > newest.done_ms - window_ms]
+        self._seen.append(replace(newest, average_ms=_average([*window, newest])))
+        while self._seen[0].done_ms <= newest.done_ms - _KEPT_MS:
             self._seen.popleft()
 
     @property
@@ -48,15 +52,16 @@ class LatencyHistory:
 
     @property
     def worst_ms(self) -> float:
-        """The highest average over a window of the SLA."""
+        """Highest average latency over a window of the SLA, in milliseconds."""
         return max((seen.average_ms for seen in self._seen), default=0.0)
 
     @property
     def bars_ms(self) -> list[float]:
-        """Average latencies over `bar_ms` each, oldest first."""
+        """Average latencies in milliseconds, one per `bar_ms` of time, oldest first."""
         bars = groupby(self._seen, key=lambda seen: seen.done_ms // self._bar_ms)
         return [_average(list(bar)) for _, bar in bars]
 
 
-def _average(seen: Sequence[SeenEpoch]) -> float:
-    return sum(one.rows * one.latency.mean_ms for one in seen) / sum(one.rows for one in seen)
+def _average(epochs: Sequence[SeenEpoch]) -> float:
+    total_ms = sum(epoch.rows * epoch.latency.mean_ms for epoch in epochs)
+    return total_ms / sum(epoch.rows for epoch in epochs)

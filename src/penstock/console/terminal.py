@@ -1,5 +1,4 @@
-"""What Penstock's commands share on a terminal: saying what they do, a clean end, latency against an SLA,
-bars and colours."""
+"""Terminal output shared by Penstock's commands: progress, clean shutdown, latency gauges, bars, colours."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ from penstock.model import SLA
 
 
 @contextmanager
-def telling(console: Console) -> Iterator[Callable[[str], None]]:
-    """A way to say what is being done: with a spinner on a terminal, line by line elsewhere."""
+def progress_messages(console: Console) -> Iterator[Callable[[str], None]]:
+    """A function that shows what is being done: beside a spinner on a terminal, line by line elsewhere."""
     if not console.is_terminal:
         yield lambda text: console.print(f"{text} ...")
         return
@@ -31,7 +30,7 @@ def telling(console: Console) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def cleaned_up(console: Console) -> Iterator[ExitStack]:
-    """What is opened inside is closed at the end, which takes seconds; no Ctrl-C cuts it short."""
+    """An `ExitStack` that is closed at the end of the block. Ctrl-C does not interrupt the closing."""
     with ExitStack() as resources:
         try:
             yield resources
@@ -45,13 +44,13 @@ def cleaned_up(console: Console) -> Iterator[ExitStack]:
 
 _BARS = "▁▂▃▄▅▆▇█"
 HEALTH: dict[str | None, str] = {"good": "green", "moderate": "yellow", "severe": "red"}
-"""The colour of each health."""
+"""Colour of each health state."""
 
 
 def page(
     parts: Sequence[RenderableType], title: str, width: int, padding: tuple[int, int]
 ) -> Panel:
-    """Parts below each other, framed."""
+    """A framed page with the parts stacked vertically."""
     shown, head = Group(*parts), Text(title, "bold")
     return Panel(
         shown, title=head, title_align="left", border_style="blue", padding=padding, width=width
@@ -59,33 +58,33 @@ def page(
 
 
 def listing(*columns: Column | str) -> Table:
-    """A table without lines, with bold titles. Long texts of a column named by its title are folded."""
-    folded = [Column(one, overflow="fold") if isinstance(one, str) else one for one in columns]
+    """A table without lines, with bold titles. Columns given by title alone fold long texts."""
+    folded = [Column(col, overflow="fold") if isinstance(col, str) else col for col in columns]
     return Table(*folded, box=None, pad_edge=False, header_style="bold")
 
 
 def facts() -> Table:
-    """A table without titles: the name of a fact, and the fact."""
+    """An empty two-column table without titles, for names and values."""
     columns = Column(style="dim", no_wrap=True), Column(overflow="fold")
     return Table(*columns, box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
 
 
 def numbers(*titles: str) -> list[Column]:
-    """Columns whose texts stand at the right."""
+    """Right-aligned columns with these titles."""
     return [Column(title, justify="right") for title in titles]
 
 
-def counted(number: int, what: str) -> str:
-    """A number with what it counts.
+def counted(number: int, noun: str) -> str:
+    """A number followed by its noun, in the plural where needed.
 
     >>> counted(1, "slot"), counted(1200, "slot")
     ('1 slot', '1,200 slots')
     """
-    return f"{number:,} {what}" + ("" if number == 1 else "s")
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 class Sparkline:
-    """Latencies over time, a bar for each; the newest ones, where there is no room for all."""
+    """A chart with one bar per latency value. Drops the oldest values if they do not all fit."""
 
     def __init__(self, history_ms: Sequence[float], sla: SLA) -> None:
         self._history_ms, self._sla = history_ms, sla
@@ -101,37 +100,37 @@ class Sparkline:
 
 
 def latency_gauge(
-    found: Latency,
+    latency: Latency,
     span: str,
     average_ms: float,
     bars_ms: Sequence[float],
     worst_ms: float,
     sla: SLA,
 ) -> RenderableType:
-    """Latency over a span of time, the average beside its bound, how it was, and the verdict."""
+    """Latency over a span of time: percentiles, average against its bound, history, SLA kept or missed."""
     shade = colour(average_ms, sla)
     names, middle = Column(style="dim", no_wrap=True), Column(ratio=1)
     figures = Column(justify="right", no_wrap=True)
     grid = Table.grid(names, middle, figures, expand=True, padding=(0, 2, 0, 0))
-    grid.add_row("latency", percentiles(found), Text(span, "dim"))
+    grid.add_row("latency", percentiles(latency), Text(span, "dim"))
     average = Text(f"{average_ms:,.0f} ms", f"bold {shade}")
     headroom = bar(average_ms / sla.latency_ms, shade)
     grid.add_row("average", headroom, Text.assemble(average, f" of {sla.latency_ms:,} ms"))
     kept = worst_ms <= sla.latency_ms
-    worst = Text(f"at worst {worst_ms:,.0f} ms", "dim" if kept else "red")
+    worst = Text(f"worst {worst_ms:,.0f} ms", "dim" if kept else "red")
     grid.add_row("history", Sparkline(bars_ms, sla), worst)
     verdict = Text("kept", "bold green") if kept else Text("missed", "bold red")
     grid.add_row("SLA", promise(sla), verdict)
     return grid
 
 
-def percentiles(found: Latency) -> Text:
-    p50, p99 = (Text(f"{ms:,.0f} ms", "bold") for ms in (found.p50_ms, found.p99_ms))
+def percentiles(latency: Latency) -> Text:
+    p50, p99 = (Text(f"{ms:,.0f} ms", "bold") for ms in (latency.p50_ms, latency.p99_ms))
     return Text.assemble(("p50 ", "dim"), p50, ("    p99 ", "dim"), p99)
 
 
 def bar(share: float, style: str, width: int | None = None) -> ProgressBar:
-    """A bar that is full at a share of 1, and beyond it. Without a width, as long as there is room."""
+    """A bar that is full at a share of 1 or more. Without a width it takes all the room there is."""
     full = min(share, 1.0)
     return ProgressBar(1.0, full, width, complete_style=style, finished_style=style)
 
@@ -143,7 +142,7 @@ def promise(sla: SLA) -> str:
 
 
 def colour(latency_ms: float, sla: SLA) -> str:
-    """How bad a latency is.
+    """Colour for a latency: red above the bound, yellow above half of it, else green.
 
     >>> [colour(ms, SLA(1000, 1000)) for ms in (400.0, 600.0, 1200.0)]
     ['green', 'yellow', 'red']
@@ -154,26 +153,26 @@ def colour(latency_ms: float, sla: SLA) -> str:
 
 
 def health(word: str | None) -> Text:
-    """The health of a step or host as control sees it; None before it has looked."""
+    """The health of a step or host, coloured. None means that control has not examined it yet."""
     return Text(word or "not known", HEALTH.get(word, "dim"))
 
 
 def money_text(money: dict[str, float] | None) -> str:
-    """What was spent, as a query's status tells it; empty if that is not known."""
+    """The money a query has spent, from its status; empty if it is not known."""
     return "" if money is None else str(Money(money["hosts"], money["functions"]))
 
 
 def offload_text(offload: dict[str, Any] | None) -> str:
-    """What burst workers carry of a step, as control tells it; empty if they carry nothing."""
+    """The part of a step's load that burst workers carry; empty if they carry nothing."""
     if not offload or not offload["redirected"]:
         return ""
     number = offload["functions"]
-    what = "1 function carries" if number == 1 else f"{number:,} functions carry"
-    told = f"{what} {offload['redirected']:,.0f} of {offload['rate']:,.0f} records/s"
-    told += f", {offload['warm']:,} kept warm"
-    return told + "; it lasts: time for hosts" if offload["lasts"] else told
+    workers = "1 function carries" if number == 1 else f"{number:,} functions carry"
+    text = f"{workers} {offload['redirected']:,.0f} of {offload['rate']:,.0f} records/s"
+    text += f", {offload['warm']:,} kept warm"
+    return text + "; the burst lasts: more hosts are needed" if offload["lasts"] else text
 
 
 def milliseconds_text(ms: float | None) -> str:
-    """A time in milliseconds, or a dash where none is known."""
+    """A time in milliseconds, or a dash if it is unknown."""
     return "-" if ms is None else f"{ms:,.0f} ms"

@@ -1,11 +1,11 @@
-"""What a query is waiting for, as status messages show it."""
+"""The current wait of a query, for status messages."""
 
 from __future__ import annotations
 
 import time
 
 _WORTH_TELLING_S = 1.0
-"""Seconds of waiting after which users are told."""
+"""Seconds after which status messages mention a wait."""
 
 
 class Awaiting:

@@ -1,7 +1,7 @@
-"""A few made-up decisions, so that the real ones find their kernels compiled.
+"""Artificial decisions that compile control's kernels before the first real one.
 
-To compile the kernels of control takes up to half a minute of a core when their cache is empty. The control
-loop decides under a lock, and whoever asks for its status waits for that.
+Compilation takes up to half a minute of a core if numba's cache is empty. The control loop decides under a
+lock, so a status request would wait that long.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _RATE = 2_000
 
 
 def rehearse(opening: Opening, elastic: Elastic) -> None:
-    """Have a control machine like this one decide for a step that does not exist. A policy object of the
-    user's is left out, since it may remember what it saw."""
+    """Run a copy of the control machine on an artificial step. A policy object of the user is replaced by
+    "switch", since it may keep what it has seen."""
     if not isinstance(elastic.policy, str):
         elastic = replace(elastic, policy="switch")
     elastic = replace(elastic, functions=None, functions_at_most=None)
@@ -54,7 +54,7 @@ def rehearse(opening: Opening, elastic: Elastic) -> None:
 
 
 def _shrink(bounds: Bounds) -> None:
-    """What is done before a step gets fewer hosts, which takes minutes of low load."""
+    """Call the kernels of scale-in, which real decisions call after minutes of low load."""
     peaks = Peaks(memory_ms=1_000)
     peaks.note(0.0, np.ones(_SLOTS))
     peaks.per_host(_placement().owner, len(_HOSTS))
@@ -81,7 +81,7 @@ def _epochs(load: Ints, started_ms: float, delta_ms: float) -> Iterator[ev.Event
     for epoch in range(_EPOCHS):
         since, now = started_ms + (epoch - 1) * _EPOCH_MS, started_ms + epoch * _EPOCH_MS
         arrivals = tuple(int(since + part * _EPOCH_MS / 4) for part in range(4))
-        seen = Seen(rows, arrivals, (rows // 4,) * 4, loads={_STEP: load})
+        seen = Seen(rows, arrivals, (rows // 4,) * 4, loads={_STEP: load.astype(np.int64)})
         read = ev.StepRead(arrivals_of(_STEP, _SLOTS, [seen], delta_ms, since, now), placement)
         work = _work(load, _EPOCH_MS)
         sealed = ev.StepSealed(_HOSTS, placement.owner, work, _EPOCH_MS, placement)
@@ -106,7 +106,7 @@ def _time_slots(load: Ints, started_ms: float, delta_ms: float) -> Iterator[ev.E
             _HOSTS,
             placement.owner,
             _work(load, delta_ms),
-            load * delta_ms,
+            load.astype(np.float64) * delta_ms,
             placement,
             dict.fromkeys(_HOSTS, number * delta_ms / 2),
         )

@@ -168,7 +168,7 @@ class EpochRunner:
 
     @property
     def waiting(self) -> str:
-        """What the current epoch is waiting for, or "" if it has not waited long."""
+        """Description of the current wait, or "" if it has been short."""
         return str(self._stage)
 
     def _waits(self, epoch: int, run: int, what: str) -> None:
@@ -186,7 +186,7 @@ class EpochRunner:
         self.versions.upkeep.stop()
 
     def begin(self, epoch: int) -> None:
-        """Take up the checkpoint before the first epoch of this start, which is to be this one."""
+        """Continue from the checkpoint before `epoch`, the first of this start. Later calls do nothing."""
         if self.versions.newest is not None:
             return
         newest = max(self._store.epochs(), default=-1)

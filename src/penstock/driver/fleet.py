@@ -192,7 +192,7 @@ class Fleet(TaskCrew[HostId, KeyedStep]):
         self._each(list(orders), arrive)
 
     def release(self, hosts: Iterable[HostId]) -> None:
-        """Let these hosts drop their copies of slots that they gave away."""
+        """Drop the copies of moved slots on these hosts."""
         self._each([h for h in hosts if h in self._assigned], self._release)
 
     def _release(self, host: HostId) -> None:
@@ -263,7 +263,7 @@ class Fleet(TaskCrew[HostId, KeyedStep]):
         self._each(fresh, lambda host: self._tell(host, Assignment(version, ()), wait=False))
 
     def join(self, hosts: Iterable[HostId], run: int, couriers: int, **facts: Any) -> None:
-        """Have hosts accept the streams of this run's couriers. `couriers` is their number."""
+        """Open hosts for the streams of a live run with this number of couriers."""
         joining = [host for host in hosts if host not in self._joined]
         self._joined.update(joining)
         self._each(

@@ -144,7 +144,7 @@ class LiveRunner:
 
     @property
     def waiting(self) -> str:
-        """What the flow is waiting for, or "" if it has not waited long."""
+        """Description of the current wait, or "" if it has been short."""
         return str(self._stage)
 
     @property

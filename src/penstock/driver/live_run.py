@@ -97,7 +97,7 @@ class LiveRun:
         return location
 
     def _admit(self) -> None:
-        """Have all ready hosts join the run."""
+        """Add all ready hosts to the run."""
         versions = self._parts.versions
         for step in self._parts.flow.keyed:
             wanted = [*self._relocation.hosts(step.id), *self._relocation.leaving(step.id)]
@@ -167,7 +167,7 @@ class LiveRun:
         self._tell(reroute=Reroute(next(self._numbers), step, tuple(handings), *pace))
 
     def part(self) -> None:
-        """Have couriers disconnect from hosts that are no longer needed."""
+        """Disconnect couriers from hosts that are no longer needed."""
         for step, host in self._relocation.retired():
             if host not in self._reached:
                 self.hosts.pop(host, None)
@@ -187,7 +187,7 @@ class LiveRun:
         """Watermark of each step in milliseconds: the lowest of its hosts', and never lower than before."""
         fired = dict(self._parts.versions.watermarks)
         for step, before in fired.items():
-            of_step = (one.vitals for one in sealed if self.hosts.get(HostId(one.host)) == step)
+            of_step = (s.vitals for s in sealed if self.hosts.get(HostId(s.host)) == step)
             reported = [vitals.watermark_ms for vitals in of_step]
             known = [watermark for watermark in reported if watermark is not None]
             if known and len(known) == len(reported):

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from penstock.errors import FlowError
+from penstock.operators.operator import CHANGE
 from penstock.state.arrays import Array, fixed_array, fixed_values, physical, valid_mask
 
 
@@ -23,6 +25,15 @@ def differing(old: Sequence[pa.Array], new: Sequence[pa.Array]) -> Array:
         differ |= was_valid != is_valid
         differ |= _unequal(before, after) & was_valid & is_valid
     return differ
+
+
+def without_changes(schema: pa.Schema, step: str) -> None:
+    """Raise FlowError if the input is a change stream: a step that drops rows cannot take them back."""
+    if CHANGE in schema.names:
+        raise FlowError(
+            f"{step} cannot read a change stream (column {CHANGE})",
+            hint='let the step before it emit on "close", or keep the newest row of each key there',
+        )
 
 
 def signs(sign: int, rows: int) -> pa.Array:

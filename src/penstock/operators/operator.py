@@ -109,6 +109,7 @@ def without_key(codec: KeyCodec, names: Sequence[str], batch: pa.RecordBatch) ->
 class StepPlan(ABC):
     """A compiled keyed step. Couriers create senders from it, hosts create an operator.
 
+    A subclass sets the attributes below in its constructor and defines `operator` and `__str__`.
     It is pickled as its constructor's arguments and compiled again when unpickled. `str` is a short
     description of the step, for `explain`.
     """
@@ -134,13 +135,19 @@ class StepPlan(ABC):
         args, options = self.__dict__["_made_of"]
         return partial(type(self), **options), args
 
+    def _read(self, input_schema: pa.Schema, key_names: Sequence[str], nulls: bool = False) -> None:
+        """Set `inputs`, `key_names` and `codec` of a step with one input. Raises FlowError if the input
+        lacks a key column."""
+        self.inputs, self.key_names = (input_schema,), list(key_names)
+        keys = [one_field(input_schema, name, "the key") for name in self.key_names]
+        self.codec = KeyCodec(pa.schema(keys), nulls)
+
     def unfit(self, input: int, batch: pa.RecordBatch) -> Unfit | None:
         """Rows of an input that the step cannot process; None if there are none, which is cheap to check."""
         return without_key(self.codec, self.key_names, batch)
 
-    @abstractmethod
     def sender(self, time: EpochTime, two_stage: bool = False) -> Sender:
-        """Create the courier's part of the step, for one task.
+        """Create the courier's part of the step, for one task. By default it sends all rows unchanged.
 
         With `two_stage` the sender always combines the rows of each key, even where that saves the task
         nothing. A hot key, too large for one host, then costs its host as little as any other key.
@@ -148,6 +155,7 @@ class StepPlan(ABC):
         The output is the same with and without it, even if only some tasks use it. The flag has no
         effect on a step that does not merge.
         """
+        return RowSender(self.codec)
 
     def sent_keys(self, batch: pa.RecordBatch) -> Keys:
         """The keys of a batch made by a sender, or of a part of such a batch."""

@@ -7,7 +7,6 @@ zero can mean "never" (see `stamp`).
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import ClassVar, Literal, NamedTuple
@@ -69,10 +68,11 @@ def answer_of(outputs: Iterable[OutputRows]) -> Answer:
     return answer
 
 
-class TableOperator(ABC):
+class TableOperator:
     """Base class of operators. A channel is applied whole or not at all; all state is in the table.
 
-    By default nothing falls due, and nothing is emitted when a round closes.
+    A step defines `_take`, which puts a batch into the table and returns its immediate output. By default
+    nothing falls due, and nothing is emitted when a round closes.
     """
 
     kinds: ClassVar[tuple[str, ...]] = (ROWS,)
@@ -85,6 +85,8 @@ class TableOperator(ABC):
         self.table, self.output = table, plan.output
         self.step_id, self.ordered = step_id, ordered
         self._codec, self._firsts = plan.codec, FirstPlaces()
+        self._time = EpochTime(0, 0)
+        """The round's time. It is part of the epoch's plan, unlike the machine's clock."""
 
     def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
         """The key of each row of these batches."""
@@ -118,9 +120,10 @@ class TableOperator(ABC):
         """The columns that `due` may name."""
         return tuple(self.due(EpochTime(0, 0, 0)))
 
-    @abstractmethod
     def begin(self, time: EpochTime) -> None:
         """Begin a round at this time."""
+        self._time = time
+        self._firsts.clear()
 
     def fire(self) -> Answer:
         """Emit the rows that are due at the round's time."""
@@ -169,8 +172,9 @@ class TableOperator(ABC):
         """Return to the newest durable version."""
         self.table.rollback()
         self._firsts.clear()
+        self._time = EpochTime(0, 0)
 
-    def shutdown(self) -> None:  # noqa: B027
+    def shutdown(self) -> None:
         """Do nothing: there are no resources beside the table."""
 
     # -- places of output

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from penstock.operators.operator import EpochTime, OnError, Operator, RowSender, StepPlan
+from penstock.operators.operator import OnError, Operator, StepPlan
 from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.state.keys.codec import KeyCodec
 
@@ -21,9 +21,6 @@ class WholeFlow(StepPlan):
 
     def __str__(self) -> str:
         return "all steps"
-
-    def sender(self, time: EpochTime, two_stage: bool = False) -> RowSender:
-        return RowSender(self.codec)
 
     def operator(
         self, slots: int, step_id: str, on_error: OnError, ordered: bool = False

@@ -1,14 +1,14 @@
-"""The only place that runs on Spark.
+"""The only folder that runs on Spark.
 
 query.py           `FlowQuery`: a started flow, and the thread that runs it
-parts.py           what a started flow is made of, put together; live_parts.py: the same of a live one
-started.py         what a flow is to be when it is started
+parts.py           builds the parts of a started flow; live_parts.py does so for a live one
+started.py         the options of a started flow, checked and complete
 epoch_stream.py    micro-batches as epochs
-lasting_jobs.py    hosts and live couriers as Spark jobs; daemon.py: what their workers are forked from
-task.py            what a task knows of its epoch
-session.py         sessions; connector.py: Spark's connector for Kafka; maven.py: jars that they need
-sinks.py           where output goes; delivery.py: exactly once
-inputs.py          where rows come from, and sources.py, arriving.py
-control.py         what a query does when `penstock ctl` asks
-schema.py          between Spark's schemas and Arrow's; private.py: what Spark does not promise
+lasting_jobs.py    hosts and live couriers as Spark jobs; daemon.py forks their Python workers
+task.py            the epoch plan and partition of a Spark task
+session.py         sessions; connector.py: Spark's Kafka connector; maven.py: jars from Maven Central
+sinks.py           sinks; delivery.py: exactly-once delivery
+inputs.py          source DataFrames; sources.py and arriving.py: Penstock's own sources
+control.py         actions of a running query for `penstock ctl`
+schema.py          conversion between Spark's and Arrow's schemas; private.py: private APIs of Spark
 """

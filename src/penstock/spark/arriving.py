@@ -1,8 +1,8 @@
-"""A Spark source whose rows arrive one by one, exact to the microsecond, at the rate of a shape.
+"""A Spark source whose rows arrive one by one, with microsecond times, at a given rate over time.
 
-Spark's own `rate` source lets rows out once a second, which hides any latency below that. Here an
-epoch gets every row that has arrived when it begins. Rows follow from their number alone, so an
-epoch that is run again gets the same ones. The clock is read in one place: where an epoch begins.
+Spark's own `rate` source emits rows once per second, which hides any latency below that. Here an epoch gets
+every row that has arrived when it begins. A row depends only on its number, so an epoch that is run again
+gets the same rows. The clock is read in one place: at the start of an epoch.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from penstock.live.sources.rate import TIME, ArrivalTimes, Content
 from penstock.state.variables.ddl import schema_of
 
 _LEAD_IN = 6
-"""Epochs that a query gets to come up and run smoothly, where it is not told when rows arrive."""
+"""Number of warm-up epochs of a query without a start time."""
 _AT_ONCE = 1 << 17
-"""Rows in memory at a time."""
+"""Most rows in memory at the same time."""
 
 
 @dataclass(frozen=True)
 class Arriving:
-    """A load: when rows arrive, and what they hold."""
+    """A load: arrival times and contents of rows."""
 
     arrivals: ArrivalTimes
     content: Content
     partitions: int = 2
     start_ms: int | None = None
-    """When the load begins, in milliseconds since 1970. None: when the query has come up."""
+    """Start of the load, in milliseconds since 1970. None: once the query is up."""
     at_most: int | None = None
-    """Rows of an epoch at most, as `maxOffsetsPerTrigger` has it; None: all that have arrived."""
+    """Most rows of an epoch, like `maxOffsetsPerTrigger`. None: all rows that have arrived."""
     rows: int | None = None
-    """How many rows there are; None: they never end."""
+    """Number of rows. None: unlimited."""
 
 
 @dataclass
@@ -51,8 +51,8 @@ class _Rows(InputPartition):
 
 
 class ArrivingReader(DataSourceStreamReader):
-    """Offsets are {"row": n, "start_ms": t, "first": f}: the first n rows. The load began at t with
-    row f; those before it, the lead-in, have no time of arrival."""
+    """Stream reader of a load. An offset {"row": n, "start_ms": t, "first": f} stands for the first n rows.
+    The load began at time t with row f. Rows before f are the warm-up and have no arrival time."""
 
     def __init__(self, load: Arriving) -> None:
         self._load = load
@@ -70,7 +70,7 @@ class ArrivingReader(DataSourceStreamReader):
             at_once = max(self._load.partitions, int(arrivals.rate_at(0)) // 10)
             if row < _LEAD_IN * at_once:
                 return {"row": row + at_once, "start_ms": None, "first": row + at_once}
-            # no row has arrived by now, so no offset tells it yet
+            # no row has arrived yet, so the offset has no start time
             start_ms = self._start_ms = now_ms
         arrived = first + int(arrivals.cumulative(now_ms - start_ms))
         if self._load.at_most is not None:
@@ -97,15 +97,14 @@ class ArrivingReader(DataSourceStreamReader):
             yield pa.RecordBatch.from_arrays([arrival, *columns], schema=self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is held, so there is nothing to let go."""
+        """Do nothing: the reader keeps no rows."""
 
 
 def arriving(spark: SparkSession, name: str, load: Arriving) -> DataFrame:
-    """The stream of a load: a column `arrival`, and those of its content.
+    """A stream of the rows of a load, with a column `arrival` and the columns of its content.
 
-    `name` is what Spark calls the source. Without a `start_ms` rows begin to arrive when the query
-    has come up. Until then it gets some epochs of rows that are simply there, with no time of
-    arrival.
+    `name` is the name of the source in Spark. Without `start_ms`, rows begin to arrive once the query is up;
+    before that it gets some warm-up epochs, whose rows have no arrival time.
     """
 
     class ArrivingSource(DataSource):

@@ -1,4 +1,4 @@
-"""The checkpoint folder, which Spark and Penstock share: where it is, and what Spark's log in it says."""
+"""The checkpoint folder, which Spark and Penstock share, and Spark's log in it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _log = logging.getLogger("penstock.store")
 
 @dataclass(frozen=True)
 class Folder:
-    """A checkpoint folder by its two names, both absolute and with their scheme."""
+    """The absolute URIs of a checkpoint folder, for Spark and for Penstock."""
 
     spark: str
-    """For Spark's `checkpointLocation`."""
+    """URI for Spark's `checkpointLocation`."""
     place: Place
-    """For Penstock; Penstock's own part of it is the folder `penstock` in it."""
+    """Place for Penstock, which keeps its files in a subfolder `penstock`."""
 
     @property
     def store(self) -> Place:
@@ -37,10 +37,10 @@ class Folder:
 
 
 def locate(spark: SparkSession, checkpoint: str) -> Folder:
-    """The folder that Spark means by a path or URI, so that Penstock means the same.
+    """The folder of a path or URI, as Spark understands it.
 
-    Spark takes a path without a scheme for one of its default file system (`fs.defaultFS`), and knows
-    no query: that is for Penstock alone.
+    For Spark a path without a scheme is on its default file system (`fs.defaultFS`). A query in the URI is
+    only for Penstock.
     """
     has_scheme = ":" in checkpoint.split("/")[0]
     remote = has_scheme and not checkpoint.startswith("file:")
@@ -50,7 +50,7 @@ def locate(spark: SparkSession, checkpoint: str) -> Folder:
     if path.startswith("s3://") and not private.knows_scheme(spark, "s3"):
         path = f"s3a{path.removeprefix('s3')}"
     try:
-        # S3 has no folder to be relative to; and a live flow needs no Spark that knows S3.
+        # S3 has no relative paths, and a live flow works without S3 support in Spark.
         scheme, _, rest = path.partition("://")
         authority, slash, folder = rest.partition("/")
         if scheme in S3_SCHEMES and authority:
@@ -81,11 +81,11 @@ def locate(spark: SparkSession, checkpoint: str) -> Folder:
 
 
 def version_to_resume(folder: Folder, store: Store) -> int | None:
-    """The version that the next epoch of a stream builds on; None if Spark has committed none.
+    """The version before the next epoch of a stream; None if Spark has committed none.
 
-    If the newest version is damaged and the one before is not, Spark's commit of its epoch is taken
-    back, so that Spark replays the epoch: its input is in Spark's log, and the state before it is whole.
-    That needs an epoch that nothing was begun after: Spark replays one epoch only.
+    If the newest version is damaged and the one before is sound, Spark's commit of the epoch is removed, so
+    that Spark runs it again. This only works for the last epoch that was begun, since Spark repeats only
+    that one.
     """
     files = Files(folder.place)
     begun, committed = _newest(files, "offsets"), _newest(files, "commits")
@@ -109,51 +109,51 @@ def version_to_resume(folder: Folder, store: Store) -> int | None:
 
 
 def _newest(files: Files, folder: str) -> int | None:
-    """The newest epoch in one of the folders of Spark's log."""
-    names = [found.name.rsplit("/", 1)[1] for found in files.below(folder)]
+    """The newest epoch in a folder of Spark's log; None if there is none."""
+    names = [file.name.rsplit("/", 1)[1] for file in files.below(folder)]
     return max((int(name) for name in names if name.isdigit()), default=None)
 
 
 class OffsetLog:
-    """Spark's log of how far each source was read: a file for each epoch, with a version, the epoch's
-    facts, then a line for each source."""
+    """Spark's log of offsets: a file for each epoch, with a version, the epoch's metadata, and a line for
+    each source."""
 
     def __init__(self, folder: Folder) -> None:
         self._files = Files(folder.place)
         newest = _newest(self._files, "offsets")
-        # Of these two Spark reads how far it has come.
+        # Spark reads its position from these two.
         two = [] if newest is None else [n for n in (newest - 1, newest) if n >= 0]
         read = {n: self._files.read(f"offsets/{n}") for n in two}
         self._entries = {n: data.decode() for n, data in read.items() if data is not None}
 
     def sources(self) -> int | None:
-        """How many sources the newest epoch had; None: there was none."""
+        """Number of sources in the newest epoch; None if there is no epoch."""
         newest = self._entries.get(max(self._entries, default=-1), "").split("\n")
         return len(newest) - 2 if newest[0] == "v1" else None
 
     def offsets(self, epoch: int) -> list[str] | None:
-        """How far each source was read with an epoch, as JSON, "-" if not at all; None: it is not known."""
+        """Offset of each source after an epoch, as JSON, or "-" if it was not read; None if unknown."""
         data = self._files.read(f"offsets/{epoch}")
         lines = [] if data is None else data.decode().split("\n")
         return lines[2:] if lines[:1] == ["v1"] else None
 
     def begin_after(self, epoch: int, offsets: Sequence[str], now_ms: int) -> None:
-        """Have Spark go on after this epoch, with sources that were read so far. The commit comes last: until
-        then Spark would run the epoch again."""
+        """Make Spark continue after this epoch, from these offsets. The commit is written last: until then
+        Spark would run the epoch again."""
         facts = {"batchWatermarkMs": 0, "batchTimestampMs": now_ms, "conf": {}}
         lines = ["v1", json.dumps(facts), *offsets]
         done = ["v1", json.dumps({"nextBatchWatermarkMs": 0})]
-        # Spark also looks for the offsets of the epoch before, though only a rerun of this one needs them.
+        # Spark also reads the offsets of the previous epoch, although only a rerun needs them.
         before = [] if epoch == 0 else [(f"offsets/{epoch - 1}", lines)]
         for name, text in (*before, (f"offsets/{epoch}", lines), (f"commits/{epoch}", done)):
             folder, number = name.split("/")
-            self._files.remove(f"{folder}/.{number}.crc")  # Hadoop's checksum of what it was
+            self._files.remove(f"{folder}/.{number}.crc")  # Hadoop's checksum of the old file
             self._files.write(name, "\n".join(text).encode())
 
     def have_sources(self, count: int) -> None:
-        """Have so many sources; of those that come new nothing was read. The newest epoch comes last: it
-        is the one that counts, should this break off."""
+        """Extend the log to this number of sources; the new ones are unread. The newest epoch is written
+        last, so that an interruption does no harm."""
         for number, text in sorted(self._entries.items()):
             if missing := count + 2 - len(text.split("\n")):
-                self._files.remove(f"offsets/.{number}.crc")  # Hadoop's checksum of what it was
+                self._files.remove(f"offsets/.{number}.crc")  # Hadoop's checksum of the old file
                 self._files.write(f"offsets/{number}", (text + "\n-" * missing).encode())

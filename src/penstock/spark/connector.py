@@ -1,6 +1,6 @@
-"""Spark's connector for Kafka: whether a session has it, and its jars if not.
+"""Spark's Kafka connector: whether a session has it, and its jars.
 
-The version is that of PySpark. Where Maven Central does not have that one, it is the newest that was checked.
+Its version is that of PySpark. If Maven Central does not have that version, the newest tested one is used.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ CHECKED = (
     Artifact("org.apache.kafka", "kafka-clients", "3.9.2"),
     Artifact("org.apache.commons", "commons-pool2", "2.12.1"),
 )
-"""The newest connector that Maven Central had and that ran on PySpark 4.3.0, and what it needs."""
+"""Newest connector on Maven Central that works with PySpark 4.3.0, and its dependencies."""
 PATIENT_READS = {
-    "fetchOffset.numRetries": "30",  # a broker that has just come back does not know its topics for a second
+    "fetchOffset.numRetries": "30",  # a restarted broker does not know its topics for a second
     "kafkaConsumer.pollTimeoutMs": "300000",
 }
 PATIENT_WRITES = {"kafka.max.block.ms": "300000", "kafka.delivery.timeout.ms": "300000"}
-"""Options of reading and writing, unless the user sets them: brokers may be away for five minutes."""
+"""Default options for reads and writes, with which brokers may be unavailable for five minutes."""
 _WHERE = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 
 
 def must_have_connector(spark: SparkSession) -> None:
-    """Refuse a session without the connector."""
+    """Raise a `SettingError` if the session has no connector."""
     try:
         spark.readStream.format("kafka").load()
-    except Exception as failed:  # with the connector: of options that are missing
+    except Exception as failed:  # with the connector, options are missing
         if "Failed to find data source: kafka" in str(failed):
             raise SettingError(
                 "Spark's connector for Kafka is not in the session",
-                hint="make the session with ps.session(kafka=True), in a process that has none yet",
+                hint="create the session with ps.session(kafka=True), in a process without another session",
             ) from failed
 
 
 def has_connector() -> bool:
-    """Whether the cache has a connector, without fetching one."""
+    """Whether the connector is in the cache. Downloads nothing."""
     return any(is_cached(name) for name in _folders())
 
 
 def _folders() -> tuple[str, str]:
-    """The cache's folders: of PySpark's version, and of the checked one."""
+    """Cache folders of PySpark's version of the connector, and of the tested one."""
     return f"spark-kafka-{pyspark.__version__}", f"spark-kafka-{CHECKED[0].revision}"
 
 
 def connector_jars() -> str:
-    """The connector's jars, as `spark.jars` wants them; fetched if the cache does not have them.
+    """The connector's jars, in the form of `spark.jars`. They are downloaded unless they are in the cache.
 
-    They are those of PySpark's version, without what Spark brings itself, or else the checked ones.
+    Their version is that of PySpark, or else the tested one. Jars that are part of Spark are left out.
     """
     exact, checked = _folders()
     if is_cached(checked) and not is_cached(exact):
@@ -71,14 +71,14 @@ def connector_jars() -> str:
 
 
 def with_connector(conf: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> str | None:
-    """What `spark.jars` should be so that a session with these settings has the connector; None: it has it.
+    """Value of `spark.jars` that adds the connector to a session with these settings; None if it has it.
 
     >>> with_connector({"spark.jars.packages": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.0"}) is None
     True
     """
     known = spark_defaults(environ) | dict(conf)
-    told = [known.get(name, "") for name in _WHERE] + [environ.get("PYSPARK_SUBMIT_ARGS", "")]
-    if any(NAME in text for text in told) or any(spark_jars(environ).glob(f"{NAME}*.jar")):
+    texts = [known.get(name, "") for name in _WHERE] + [environ.get("PYSPARK_SUBMIT_ARGS", "")]
+    if any(NAME in text for text in texts) or any(spark_jars(environ).glob(f"{NAME}*.jar")):
         return None
     before = known.get("spark.jars")
     return f"{before},{connector_jars()}" if before else connector_jars()

@@ -1,4 +1,4 @@
-"""What a running query does when `penstock ctl` asks."""
+"""Actions of a running query for `penstock ctl`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def actions(query: FlowQuery) -> dict[str, Callable[[dict[str, Any]], Any]]:
-    """The actions to add to the driver's Flight service."""
+    """Actions to add to the driver's Flight service, by name."""
 
     def status(_: dict[str, Any]) -> dict[str, Any]:
         newest = query.progress[-1:]

@@ -1,12 +1,12 @@
-"""Spark's Python daemon with everything loaded that hosts and couriers need.
+"""Spark's Python daemon, with all modules loaded that hosts and couriers need.
 
-Spark forks its Python workers from a daemon. One that has not loaded Arrow, numba and Penstock leaves
-that to each worker: a second or two of a core before a host registers, and again for the couriers
-after an epoch that failed, since a worker does not outlive a failed task. Forked from this one they
-begin at once, and share the memory of what was loaded.
+Spark forks its Python workers from a daemon. If the daemon has not loaded Arrow, numba and Penstock, each
+worker must do so. That takes a second or two of a core before a host registers, and again for couriers after
+a failed epoch, since a worker ends with a failed task. Workers that are forked from this daemon start at
+once, and share the memory of the loaded modules.
 
-Modules are loaded and compiled kernels called once: no thread, connection or file is opened before
-the fork.
+This only loads modules and calls each compiled kernel once. It opens no thread, connection or file before the
+fork.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ LOADED = (
 
 
 def forget_archives() -> None:
-    """Let go of the importers of Spark's zip file, one for each of its packages.
+    """Drop the importers of Spark's zip file, one for each of its packages.
 
-    With its first task a worker invalidates all importers, and those of a zip file read its whole
-    directory again, each of them: a quarter of a second of a core. They are made anew, from what is
-    cached, should anything more be imported.
+    With its first task a worker invalidates all importers. Those of a zip file then each read its whole
+    directory again, which takes a quarter of a second of a core. Later imports create them again from a
+    cache.
     """
     for place, importer in list(sys.path_importer_cache.items()):
         if isinstance(importer, zipimport.zipimporter):

@@ -1,4 +1,4 @@
-"""Sinks that take an epoch of micro-batches exactly once, and whether a session can write to a sink."""
+"""Exactly-once sinks for micro-batches, and a check whether a session can write to a sink."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from penstock.spark.sinks import KafkaTopic, Sink, Writer, replaces
 
 
 class TransactionalTopic:
-    """A topic that gets each epoch once: in one transaction, which the driver commits.
+    """A Kafka topic that gets each epoch exactly once, in a transaction that the driver commits.
 
-    An epoch that is run again after its transaction was committed is not written again. Opening it fences off
-    a driver of the same flow that still writes.
+    If an epoch is run again after its commit, it is not written again. Opening the topic fences off an older
+    driver of the same flow.
     """
 
     takes_once = True
@@ -36,19 +36,19 @@ class TransactionalTopic:
             for batch in rows.to_batches():  # one, or none
                 self._delivery.deliver(batch, RowIds(0, epoch, 0, run, epoch))
         except PenstockError:
-            # Whether it was committed, who opens it anew will see.
+            # The next producer to open it finds out whether it was committed.
             self.close()
             raise
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections."""
         if self._delivery is not None:
             self._delivery.close()
         self._delivery = None
 
 
 def transactional(sink: Sink) -> Sink:
-    """The sink, taking each epoch exactly once in micro-batches; refuses one that cannot."""
+    """The sink in a form that takes each epoch exactly once. Raises a `SettingError` if it has none."""
     if isinstance(sink, KafkaTopic):
         return TransactionalTopic(sink.sink)
     if replaces(sink) is not None or getattr(sink, "takes_once", False):
@@ -60,6 +60,6 @@ def transactional(sink: Sink) -> Sink:
 
 
 def check_sink(sink: Sink, spark: SparkSession) -> None:
-    """Refuse a sink that the session cannot write to in micro-batches."""
+    """Raise a `SettingError` if the session cannot write to a sink in micro-batches."""
     if isinstance(sink, Writer) and sink.format == "kafka":
         must_have_connector(spark)

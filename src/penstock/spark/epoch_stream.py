@@ -1,4 +1,4 @@
-"""The epochs of a started flow, driven by Spark: micro-batches of a stream, or one of a static input."""
+"""The epochs of a started flow, run by Spark: micro-batches of a stream, or one epoch of a static input."""
 
 from __future__ import annotations
 
@@ -36,34 +36,35 @@ _log = logging.getLogger("penstock.query")
 
 
 class StoppedBetweenEpochs(Exception):
-    """Ends a stopping query's callback before it has begun its epoch."""
+    """Raised in the callback of a stopping query, to end it before its next epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MicroStart(Start):
-    """The same of a flow in micro-batches."""
+    """The options of a flow that is started in micro-batches."""
 
     source: DataFrame
     clock: bool
-    """Whether a clock is among the sources."""
+    """Whether the sources include a clock."""
     checkpoint: str
-    """Spark's name of the checkpoint folder, absolute and with its scheme."""
+    """Absolute URI of the checkpoint folder, for Spark."""
     trigger: dict[str, Any]
+    """Arguments of Spark's `trigger`; empty for its default."""
     bound: EpochBound | None = None
-    """How many rows an epoch takes, where the SLA says that."""
+    """Most rows of an epoch, where the SLA determines it; else None."""
     bounded: Callable[[int], DataFrame] | None = None
-    """Makes the source anew, with epochs of so many rows."""
+    """Creates the source again, with this many rows per epoch at most."""
 
     @property
     def trigger_ms(self) -> float:
-        """The least time from one epoch to the next; 0: there is none."""
+        """Least milliseconds between the starts of two epochs; 0 if there is no limit."""
         return float(self.trigger.get("processingTime", "0 milliseconds").split()[0])
 
 
 class EpochStream:
     """Runs all epochs of one started flow, in the thread that calls `stream` or `run_bounded`.
 
-    `stopping` ends it between two epochs; `error` is what an epoch, or Spark, failed with.
+    It ends between two epochs once `stopping` is set. `error` is the error of a failed epoch, or of Spark.
     """
 
     def __init__(
@@ -84,17 +85,17 @@ class EpochStream:
         self._between_epochs = threading.Lock()
         self.streaming: StreamingQuery | None = None
         self.launched = threading.Event()
-        """Spark's query has been started, and is `streaming`."""
+        """Set once Spark's query has been started; it is then `streaming`."""
         self.error: BaseException | None = None
         self._resizing = False
-        """Whether Spark's query is to be started anew, with another bound on epochs."""
+        """Whether Spark's query must be restarted with another limit of rows per epoch."""
         self._kept_pace = start.bound.pace if start.bound is not None else None
-        """What the checkpoint says of it."""
+        """Pace that is stored in the checkpoint."""
 
     def _output(self, source: DataFrame) -> DataFrame:
-        """The source with couriers on it. They learn the epoch's plan when their task starts.
+        """The source with couriers added. They get the epoch's plan when their task starts.
 
-        A flow without steps whose rows come as they are needs none: Spark does it all.
+        A flow without steps and without a decoder needs no couriers.
         """
         flow = self._start.flow
         if not flow.steps and flow.sources[0].decoder is None:
@@ -127,7 +128,7 @@ class EpochStream:
             self._close_flow()
 
     def _resized(self) -> DataFrame | None:
-        """The source with another bound on epochs, if Spark's query was ended for that; else None."""
+        """The source with another limit of rows per epoch, if Spark's query was ended for that; else None."""
         bound, bounded = self._start.bound, self._start.bounded
         if not self._resizing or self._stopping.is_set() or self.error is not None:
             return None
@@ -144,7 +145,7 @@ class EpochStream:
         return bounded(rows)
 
     def _stream(self, source: DataFrame) -> None:
-        """Run Spark's query until it ends, the flow is to stop, or epochs should take more or fewer rows."""
+        """Run Spark's query until it ends, the flow stops, or the limit of rows per epoch changes."""
         start = self._start
         self.launched.clear()
         writer = (
@@ -161,7 +162,7 @@ class EpochStream:
                 streaming = writer.start()
             self.streaming = streaming
             self.launched.set()
-            # Event-driven for the common cases, and a poll for a query that ends by itself.
+            # Polling is only needed for a query that ends by itself.
             while streaming.isActive and not self._resizing and not self._stopping.wait(0.1):
                 pass
         if streaming.isActive:
@@ -176,11 +177,11 @@ class EpochStream:
 
     @property
     def _is_ending(self) -> bool:
-        """Whether Spark's query is to end between two epochs."""
+        """Whether Spark's query should end after the current epoch."""
         return self._resizing or self._stopping.is_set()
 
     def _on_batch(self, df: DataFrame, batch_id: int) -> None:
-        """Spark's callback for one micro-batch: one epoch."""
+        """Run one micro-batch as an epoch. Spark calls this."""
         with self._between_epochs:
             if self._is_ending:
                 self.launched.wait()
@@ -200,7 +201,7 @@ class EpochStream:
                 with private.handled(df.sparkSession):
                     self._start.sink.write(df, epoch, self._start.flow_id)
                     if self._start.flow.steps and self._runner.reported < plan.partitions:
-                        # The sink has the epoch already, or wants only some of it: hosts need all.
+                        # The sink has skipped the epoch or read only a part of it, but hosts need all rows.
                         df.write.format("noop").mode("append").save()
             except Exception as failed:
                 if lost := private.lost_executors(failed):
@@ -225,23 +226,25 @@ class EpochStream:
             raise
         except BaseException as failed:
             self.error = failed
-            # Of anything else py4j tells Spark nothing, which would wait for the callback for ever.
+            # py4j reports only exceptions of this kind to Spark, which would wait forever otherwise.
             raise PenstockError(f"epoch {epoch} ended with {failed!r}") from failed
 
     @property
     def unread(self) -> int:
-        """Rows that the sources have and that neither the epoch under way nor those before it have read, as
-        far as Spark told with the epoch before; 0 for sources other than Kafka."""
+        """Number of rows in the sources that no epoch has read, from Spark's last progress report; 0 for
+        sources other than Kafka."""
         decoders = [source.decoder for source in self._start.flow.sources]
-        if self.streaming is None or not any(isinstance(one, KafkaDecoder) for one in decoders):
+        if self.streaming is None or not any(
+            isinstance(decoder, KafkaDecoder) for decoder in decoders
+        ):
             return 0
         last = self.streaming.lastProgress
         sources = [] if last is None else last.sources
-        behind = sum(rows_between(one.endOffset, one.latestOffset) for one in sources)
+        behind = sum(rows_between(s.endOffset, s.latestOffset) for s in sources)
         return max(0, behind - sum(task.rows for task in self._runner.seen))
 
     def _note_pace(self, progress: EpochProgress) -> None:
-        """Follow how long epochs take, and keep it for the next start."""
+        """Track the speed of epochs, and store it for the next start."""
         bound = self._start.bound
         if bound is None or progress.runs > 1:
             return
@@ -254,18 +257,18 @@ class EpochStream:
             self._resizing = True
 
     def run_bounded(self) -> None:
-        """A static DataFrame is one epoch, and then one for each step that has something to close."""
+        """Run a static DataFrame as one epoch, then an epoch for each step with something to close."""
         self._epoch(private.pinned(self._output(self._start.source)), 0)
         self._close_flow()
 
     def _close_flow(self) -> None:
-        """The input has ended: an epoch for each step on a row's way closes what is open."""
+        """Close all windows after the end of the input: one epoch for each keyed step on a row's path."""
         start, spark = self._start, self._spark
         if not any(step.has_timers for step in start.flow.keyed):
             return
         rows: Any = spark.sparkContext.parallelize([], 1)
         nothing = spark.createDataFrame(rows, start.source.schema)
-        # Said in the store, so that a start after a crash goes on with it, and reads nothing more.
+        # Stored, so that a restart after a crash continues to close, and reads no more input.
         done = self._runner.next_epoch()
         first = self._store.begin_closing(done)
         for epoch in range(done, first + max(start.flow.depths.values())):
@@ -277,7 +280,7 @@ class EpochStream:
 
 
 def rows_between(end: str | None, latest: str | None) -> int:
-    """Rows from one offset of Kafka in Spark's log to another; 0 between other offsets.
+    """Number of rows between two Kafka offsets of Spark's log; 0 for other sources.
 
     >>> rows_between('{"orders":{"0":10,"1":5}}', '{"orders":{"0":14,"1":5,"2":3}}')
     7
@@ -296,17 +299,17 @@ def rows_between(end: str | None, latest: str | None) -> int:
 
 
 def cancel_run(spark: SparkSession, run_id: str, epoch: int, run: int) -> None:
-    """A courier has lost a host: what is left of the run is in vain, and so are its retries."""
+    """Cancel the Spark jobs of a run that cannot succeed, since a courier has lost a host."""
     spark.sparkContext.cancelJobsWithTag(_tag(run_id, epoch, run))
 
 
 def _tag(run_id: str, epoch: int, run: int) -> str:
-    """Marks the Spark jobs of one run of an epoch."""
+    """Tag of the Spark jobs of one run of an epoch."""
     return f"penstock-{run_id}-{epoch}-{run}"
 
 
 def _until(condition: Callable[[], bool]) -> None:
-    """Wait for Spark to have taken a change that it tells of in no other way."""
+    """Wait until a condition holds, for changes that Spark does not notify of."""
     pause = threading.Event()
     while not condition():
         pause.wait(0.005)

@@ -1,4 +1,4 @@
-"""Executors of hosts: their own ones, by Spark's stage-level scheduling, and which of them will go soon."""
+"""Executors for hosts, by Spark's stage-level scheduling, and executors that are being decommissioned."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from penstock.settings import HOST_JVM_MB, Settings
 from penstock.spark import private
 
 _LOOK_S = 1.0
-"""Seconds from one look for executors that will go to the next. Clouds give half a minute's notice."""
+"""Seconds between checks for decommissioned executors. Clouds give half a minute's notice."""
 
 
 def dynamic_allocation(sc: SparkContext) -> bool:
-    """Whether executors come and go with the tasks that there are."""
+    """Whether the application uses dynamic allocation."""
     asked = sc.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
     return asked and not private.is_local(sc)
 
 
 def host_profile(sc: SparkContext, settings: Settings) -> ResourceProfile | None:
-    """What a host asks of Spark: an executor of its own; None: any executor with a free task slot.
+    """Resource profile that gives each host its own executor; None if hosts share executors.
 
-    Executor and task have the same cores, so that one host fills an executor: when it ends, the executor is
-    idle, and Spark lets go of it.
+    The executor has as many cores as the task, so one host fills it. When the host ends, the executor is idle
+    and Spark removes it.
     """
     dynamic = dynamic_allocation(sc)
     if settings.host_executors == "own" and not dynamic:
@@ -45,7 +45,7 @@ def host_profile(sc: SparkContext, settings: Settings) -> ResourceProfile | None
     executor = ExecutorResourceRequests().cores(cores)
     megabytes = settings.host_executor_mb
     if megabytes is not None and (sc.master or "").startswith("spark:"):
-        # Spark's own cluster counts the JVM's memory only, of which a host's touches nearly nothing.
+        # A standalone cluster only counts the JVM's memory, of which a host uses almost none.
         executor = executor.memory(f"{megabytes}m")
     elif megabytes is not None:
         executor = executor.memory(f"{HOST_JVM_MB}m").memoryOverhead(f"{megabytes - HOST_JVM_MB}m")
@@ -55,11 +55,10 @@ def host_profile(sc: SparkContext, settings: Settings) -> ResourceProfile | None
 
 
 class Decommissioned:
-    """Tells which job groups run on executors that are being decommissioned.
+    """Finds job groups that run on executors which are being decommissioned.
 
-    Spark gives such an executor no new tasks, waits for those that it has, and then lets it end; whoever
-    asked for it (a cloud that takes a machine back, Kubernetes) may not wait that long. Only asked about
-    where `spark.decommission.enabled` is set.
+    Spark gives such an executor no new tasks, and ends it when its tasks are done. The cloud or Kubernetes
+    may not wait that long. Does nothing unless `spark.decommission.enabled` is set.
     """
 
     def __init__(self, sc: SparkContext, clock: Callable[[], float] = time.monotonic) -> None:
@@ -68,7 +67,7 @@ class Decommissioned:
         self._looked, self._going = float("-inf"), frozenset[str]()
 
     def among(self, groups: Iterable[str]) -> frozenset[str]:
-        """Those of these groups whose task will lose its executor, as of a second ago at most."""
+        """Those of these job groups that will lose their executor, as of a second ago or less."""
         if self._enabled and self._clock() - self._looked >= _LOOK_S:
             self._looked = self._clock()
             some = private.any_decommissioned(self._sc)

@@ -1,4 +1,4 @@
-"""The sources of a flow as one DataFrame: a flow is one Spark query, however many sources it has."""
+"""All sources of a flow as one DataFrame, since a flow is one Spark query."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from penstock.spark.schema import spark_schema
 
 
 def one_stream(sources: Sequence[DataFrame], tagged: TaggedSchema | None) -> DataFrame:
-    """A union of the sources, each row tagged with its source, columns shared by type."""
+    """The union of the sources. Each row is tagged with its source; columns are shared by type."""
     if tagged is None:
         return sources[0]
     if len({df.isStreaming for df in sources}) > 1:
         raise FlowError(
             "a flow joins a streaming DataFrame with a static one",
-            hint="join them in Spark, before ps.flow(...): it needs no state for that",
+            hint="join them in Spark, before ps.flow(...), which needs no state",
         )
     shared = list(spark_schema(tagged.schema))[1:]
     parts = [
@@ -46,11 +46,11 @@ def _columns(
 
 
 def with_clock(source: DataFrame, checkpoint: Folder, running: bool) -> tuple[DataFrame, bool]:
-    """The source of a flow with timers, and beside it a clock that lets epochs happen when it is quiet;
-    and whether there is one.
+    """Add a clock to the source of a flow with timers, so that epochs run while no rows arrive. Returns the
+    source, and whether it has a clock.
 
-    A run over what is there now is never quiet and begins without a clock. But the number of sources in
-    Spark's log cannot change: once there was a clock it stays, and where one comes later the log is told.
+    A run with "available_now" needs no clock at first. But the number of sources in Spark's log is fixed: a
+    clock stays once there is one, and if it is added later, the log is extended.
     """
     log, own = OffsetLog(checkpoint), private.stream_sources(source)
     logged = log.sources()
@@ -62,10 +62,10 @@ def with_clock(source: DataFrame, checkpoint: Folder, running: bool) -> tuple[Da
 
 
 def ticking(source: DataFrame) -> DataFrame:
-    """The source with a clock beside it that brings no rows but lets epochs happen when it is quiet.
+    """The source with a clock, which adds no rows but makes epochs run while no rows arrive.
 
-    The filter is one that Spark cannot see through: a branch known to be empty would have no tasks,
-    and an epoch without tasks has nowhere to send what its timers say.
+    Spark must not be able to optimise the filter away: an empty branch would have no tasks, and an epoch
+    without tasks cannot emit the output of timers.
     """
     clock = (
         source.sparkSession.readStream.format("rate")

@@ -1,5 +1,5 @@
-"""Spark settings that somebody has made before Penstock is asked: by spark-submit, in spark-defaults.conf, on
-the builder, in a session that runs. Penstock's own are only defaults beside them."""
+"""Spark settings from spark-submit, spark-defaults.conf, the builder and a running session. They take
+precedence over Penstock's own, which are only defaults."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from penstock.spark import private
 from penstock.spark.maven import spark_jars
 
 _LINE = re.compile(r"\s*([^#!\s=:]+)[\s=:]+(.*?)\s*")
-"""A line of a properties file: the name, then spaces, = or :, then the value."""
+"""Line of a properties file: the name, then spaces, = or :, then the value."""
 _NO_MASTER = "local[*]"
-"""The master that spark-submit names if nobody does."""
+"""Master that spark-submit uses by default."""
 
 
 def known_settings(builder: SparkSession.Builder, environ: Mapping[str, str]) -> dict[str, str]:
-    """What is set for the session that this builder would make, or find, as far as it can be known before a
-    JVM has been started."""
+    """Settings of the session that this builder would create or find, as far as they can be known without a
+    JVM."""
     return submitted(environ) | private.running_settings() | private.builder_settings(builder)
 
 
 def submitted(environ: Mapping[str, str]) -> dict[str, str]:
-    """Settings from outside of the program: of spark-submit, and of spark-defaults.conf."""
-    if "PYSPARK_GATEWAY_PORT" in environ:  # spark-submit has started this process, and has them all
-        found = private.submitted_settings()
-        return {name: value for name, value in found.items() if value != _NO_MASTER}
-    given = _submit_arguments(environ.get("PYSPARK_SUBMIT_ARGS", ""))
-    named = given.pop("--properties-file", None)
-    return (_properties(Path(named)) if named else spark_defaults(environ)) | given
+    """Settings from outside the program: spark-submit and spark-defaults.conf."""
+    if "PYSPARK_GATEWAY_PORT" in environ:  # started by spark-submit, which has all settings
+        settings = private.submitted_settings()
+        return {name: value for name, value in settings.items() if value != _NO_MASTER}
+    arguments = _submit_arguments(environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    named = arguments.pop("--properties-file", None)
+    return (_properties(Path(named)) if named else spark_defaults(environ)) | arguments
 
 
 def spark_defaults(environ: Mapping[str, str]) -> dict[str, str]:
-    """What the spark-defaults.conf says that a session in this environment begins with."""
+    """Settings of the spark-defaults.conf of this environment."""
     folder = environ.get("SPARK_CONF_DIR") or spark_jars(environ).parent / "conf"
     return _properties(Path(folder, "spark-defaults.conf"))
 
 
 def _submit_arguments(text: str) -> dict[str, str]:
-    """The settings in what PySpark hands to spark-submit; `--properties-file` is one of them.
+    """Settings in the arguments of PySpark to spark-submit, including `--properties-file`.
 
     >>> _submit_arguments("--conf spark.a=b=c --master local[2] --name x pyspark-shell")
     {'spark.a': 'b=c', 'spark.master': 'local[2]'}
@@ -53,28 +53,28 @@ def _submit_arguments(text: str) -> dict[str, str]:
     parser.add_argument("--master")
     parser.add_argument("--py-files")
     parser.add_argument("--properties-file")
-    given, _ = parser.parse_known_args(shlex.split(text))
-    found = dict(pair.split("=", 1) for pair in given.conf if "=" in pair)
+    arguments, _ = parser.parse_known_args(shlex.split(text))
+    settings = dict(pair.split("=", 1) for pair in arguments.conf if "=" in pair)
     named = {
-        "spark.master": given.master,
-        "spark.submit.pyFiles": given.py_files,
-        "--properties-file": given.properties_file,
+        "spark.master": arguments.master,
+        "spark.submit.pyFiles": arguments.py_files,
+        "--properties-file": arguments.properties_file,
     }
-    return found | {name: value for name, value in named.items() if value}
+    return settings | {name: value for name, value in named.items() if value}
 
 
 def _properties(file: Path) -> dict[str, str]:
-    """The settings in a properties file; none if there is none that can be read."""
+    """Settings of a properties file; empty if it cannot be read."""
     try:
         lines = file.read_text().splitlines()
     except OSError:
         return {}
-    found = [_LINE.fullmatch(line) for line in lines]
-    return {one[1]: one[2] for one in found if one is not None}
+    matches = (_LINE.fullmatch(line) for line in lines)
+    return {match[1]: match[2] for match in matches if match is not None}
 
 
 def shipped_package(known: Mapping[str, str]) -> str | None:
-    """The file of Penstock among those that Spark brings along for Python, by its name on an executor.
+    """Name on executors of the Penstock package that Spark ships in its Python files; None if there is none.
 
     >>> shipped_package({"spark.submit.pyFiles": "a.py,s3://jars/penstock-1.2.zip"})
     'penstock-1.2.zip'

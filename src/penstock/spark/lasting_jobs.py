@@ -1,4 +1,4 @@
-"""Hosts and live couriers as Spark jobs: one task each, in a job group of its own."""
+"""Hosts and live couriers as Spark jobs. Each is one task in its own job group."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from penstock.spark.executors import Decommissioned
 W = TypeVar("W")
 
 _GRACE_S = 5.0
-"""How long a task that was told to stop may take before its job is cancelled."""
+"""Seconds that a task has to stop before its job is cancelled."""
 
 
 @dataclass(frozen=True)
 class LastingTask:
-    """A task that runs until it is told to stop."""
+    """A Spark task that runs until it is stopped."""
 
     names: tuple[str, ...]
-    """All that it serves as: they start, die and end together."""
+    """Names of the hosts, or of the courier, in this task. They start and end together."""
     step: str
-    """The step that it serves; "" if it is no host."""
+    """Step of its host; "" for a courier."""
     run: Callable[[], None]
-    """What it does; goes to an executor, so it can be pickled."""
+    """Function that the task runs. It must be picklable."""
 
     @property
     def what(self) -> str:
-        """As people see it in Spark's pages."""
+        """Description of the job in Spark's UI."""
         return f"Penstock {'host ' if self.step else ''}{', '.join(self.names)}"
 
 
 class _Job(InheritableThread):
-    """The thread that waits for one Spark job."""
+    """Thread that runs one Spark job."""
 
     def __init__(
         self, sc: SparkContext, task: LastingTask, group: str, profile: ResourceProfile | None
@@ -70,7 +70,7 @@ class _Job(InheritableThread):
 
 
 def reason(error: str) -> str:
-    """What a job failed with, in one line of what Spark says about it.
+    """The reason of a job's failure in one line, from Spark's error text.
 
     >>> reason("An error\\n  ...daemon (ModuleNotFoundError: No module named 'penstock')\\n  at ...")[:49]
     'the Python of its executor has no module penstock'
@@ -78,20 +78,20 @@ def reason(error: str) -> str:
     'OddError: why'
     """
     lacking = re.search(r"No module named '([\w.]+)'", error)
-    raised = re.search(r"^[\w.]*\b(\w+Error: .+)$", error, re.MULTILINE)  # the end of a traceback
+    raised = re.search(r"^[\w.]*\b(\w+Error: .+)$", error, re.MULTILINE)  # last line of a traceback
     if lacking is None:
         return raised[1] if raised is not None else error.strip().split("\n")[0]
     return (
-        f"the Python of its executor has no module {lacking[1]}; the guide says, under 'On a cluster', "
-        "how an environment or Penstock alone travels with the job"
+        f"the Python of its executor has no module {lacking[1]}; the guide explains, under 'On a cluster', "
+        "how to ship an environment, or Penstock alone, with the job"
     )
 
 
 class SparkJobs(Generic[W]):
-    """Starts and ends members of a crew through Spark. See `driver.crew.Jobs`.
+    """Starts and ends hosts, or couriers, as Spark jobs. See `driver.crew.Jobs`.
 
-    `task` says what the task of a member is to run. Those that it names together share a job. With a
-    `profile`, tasks run on executors of that profile, and on no others.
+    `task` creates the task of a member. Members of the same task share a job. With a `profile`, tasks only
+    run on executors of that profile.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class SparkJobs(Generic[W]):
         return name in self._jobs and self._jobs[name].is_alive()
 
     def failure(self, name: str) -> str:
-        return self._jobs[name].failure if name in self._jobs else "it was never started"
+        return self._jobs[name].failure if name in self._jobs else "its job was never started"
 
     def cancel(self, name: str) -> None:
         job = self._jobs.get(name)
@@ -139,10 +139,10 @@ class SparkJobs(Generic[W]):
         return [name for name, group in running.items() if group in going]
 
     def give_up(self, name: str, pid: int) -> None:
-        """On this machine, kill the member's process: Spark tries its task again. Elsewhere, cancel the job:
-        Spark kills the Python worker of a cancelled task some seconds later, also one that is stopped.
+        """In local mode, kill the member's process, so that Spark restarts its task. On a cluster, cancel the
+        job; then Spark kills the Python worker some seconds later, even if it hangs.
 
-        A job is not cancelled without need: another try of its task, with other hosts in it, may be up."""
+        The job is only cancelled if necessary, since a restarted task with other hosts may be up already."""
         if private.is_local(self._sc) and _kill_worker(pid):
             return
         job = self._jobs.get(name)
@@ -152,8 +152,8 @@ class SparkJobs(Generic[W]):
 
 
 def _kill_worker(pid: int) -> bool:
-    """Kill a Python worker of Spark's, and no other process that may have its number by now; returns
-    whether it is gone."""
+    """Kill a Python worker of Spark, unless its process id belongs to another process by now. Returns whether
+    the worker is gone."""
     try:
         if any(word.endswith(".daemon") for word in psutil.Process(pid).cmdline()):
             os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The parts of a live flow, put together: couriers are long-lived Spark tasks like hosts."""
+"""Builds the parts of a live flow. Its couriers are long-lived Spark tasks, like hosts."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ from penstock.spark.started import Start
 
 @dataclass(frozen=True, kw_only=True)
 class LiveStart(Start):
-    """What a live flow is to be."""
+    """The options of a flow that is started in live mode."""
 
     sources: tuple[LiveSource, ...]
     outlet: LiveSink
-    """What couriers write to: the sink, as they see it."""
+    """Sink in the form that couriers write to."""
     couriers: int
+    """Number of couriers at the start."""
     crew: CrewLimits | None
-    """How far the number of couriers may follow the load; None: there are always as many."""
+    """Limits for scaling the couriers; None if their number is fixed."""
     checkpoint_ms: int
-    """Milliseconds from one checkpoint to the next."""
+    """Milliseconds between checkpoints."""
 
 
 class LiveParts(QueryParts):
-    """What a live flow is made of."""
+    """The parts of a started live flow."""
 
     start: LiveStart
 
@@ -82,7 +83,7 @@ class LiveParts(QueryParts):
         )
 
     def _scaling(self) -> CrewScaling | None:
-        """What lets couriers follow the load, if the flow asks for that."""
+        """The scaling of couriers; None if their number is fixed."""
         start = self.start
         if start.crew is None:
             return None

@@ -1,7 +1,7 @@
-"""Jars from Maven Central, in the user's cache: ~/.cache/penstock, or where PENSTOCK_CACHE says.
+"""Jars from Maven Central, in the user's cache: ~/.cache/penstock, or the folder in PENSTOCK_CACHE.
 
-They come once, with the Ivy that PySpark brings. A folder of the cache is there whole or not at all, and two
-processes that want the same one wait for each other.
+They are downloaded once, by the Ivy in PySpark. A cache folder is complete or does not exist. If two
+processes need the same folder, one waits for the other.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RESOLVE_S = 300
 
 
 class Artifact(NamedTuple):
-    """A jar's name in Maven Central."""
+    """Name of a jar on Maven Central."""
 
     organisation: str
     name: str
@@ -34,13 +34,13 @@ class Artifact(NamedTuple):
 
 
 def jar_folder(name: str, artifacts: Iterable[Artifact], transitive: bool = False) -> Path:
-    """The cache's folder of that name with the artifacts' jars, fetched by whoever needs them first.
-    `transitive` fetches what they depend on, too. A `SettingError` if they cannot be had."""
+    """The cache folder of that name with the artifacts' jars, which are downloaded the first time.
+    `transitive` includes their dependencies. Raises a `SettingError` if the download fails."""
     return cached(name, lambda folder: _fill(folder, list(artifacts), transitive))
 
 
 def cached(name: str, fill: Callable[[Path], None]) -> Path:
-    """The cache's folder of that name, made by whoever needs it first; others wait for it."""
+    """The cache folder of that name, which is made the first time. Other processes wait for that."""
     home = _home()
     home.mkdir(parents=True, exist_ok=True)
     folder = home / name
@@ -52,19 +52,19 @@ def cached(name: str, fill: Callable[[Path], None]) -> Path:
 
 
 def is_cached(name: str) -> bool:
-    """Whether the cache has a folder of that name, without fetching it."""
+    """Whether the cache has a folder of that name. Downloads nothing."""
     return (_home() / name).exists()
 
 
 def jar_list(folder: Path) -> str:
-    """The jars of a folder, but for those that Spark brings itself, as `spark.jars` wants them."""
+    """The jars of a folder, in the form of `spark.jars`, without those that are part of Spark."""
     own = artifact_names(path.name for path in spark_jars(os.environ).glob("*.jar"))
     jars = [path for path in sorted(folder.glob("*.jar")) if not artifact_names([path.name]) & own]
     return ",".join(map(str, jars))
 
 
 def spark_jars(environ: Mapping[str, str]) -> Path:
-    """The folder of the jars that Spark brings."""
+    """The folder of Spark's own jars."""
     return Path(environ.get("SPARK_HOME") or Path(pyspark.__file__).parent, "jars")
 
 
@@ -100,12 +100,12 @@ def _fill(folder: Path, artifacts: list[Artifact], transitive: bool) -> None:
 
 
 def _tell(text: str) -> None:
-    """A line for whoever waits at a terminal."""
+    """Print a line for users who wait at a terminal."""
     print(text, file=sys.stderr, flush=True)
 
 
 def _fetch(artifacts: list[Artifact], transitive: bool, folder: Path) -> None:
-    """Have Ivy bring jars from Maven Central, or from where its settings say."""
+    """Download jars by Ivy, from Maven Central or the repository in its settings."""
     ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
     with tempfile.TemporaryDirectory(prefix="penstock-ivy-") as cache:
         wanted = Path(cache, "ivy.xml")
@@ -127,13 +127,13 @@ def _fetch(artifacts: list[Artifact], transitive: bool, folder: Path) -> None:
         raise OSError(why_not(done.stdout + done.stderr))
 
 
-def why_not(told: str) -> str:
-    """What of Ivy's long complaint says why.
+def why_not(output: str) -> str:
+    """The reason of a failed download, from Ivy's output.
 
     >>> why_not("::::::\\n\\t:: org.apache.spark#spark-avro;9.9: not found\\n::::::")
     'org.apache.spark#spark-avro;9.9: not found'
     """
-    lines = [line.strip(" \t:") for line in told.splitlines()]
+    lines = [line.strip(" \t:") for line in output.splitlines()]
     wanted = ("not found", "error", "Exception", "refused", "timed out")
-    found = [line for line in lines if any(word in line for word in wanted)]
-    return "; ".join(dict.fromkeys(found[-3:])) or told[-500:]
+    reasons = [line for line in lines if any(word in line for word in wanted)]
+    return "; ".join(dict.fromkeys(reasons[-3:])) or output[-500:]

@@ -1,8 +1,8 @@
-"""Merges the epochs of a file sink while the query runs: with Spark's own file systems and formats.
+"""Merges the epochs of a file sink while the query runs, with Spark's file systems and formats.
 
-A thread of its own does it. Parquet and ORC files are rewritten by a Spark job, which takes one task slot
-(more for output of more than 128 MB); of JSON, CSV and text files the bytes are put together, in the
-driver. It never holds an epoch up. If it fails, the folders stay as they are and it is tried again later.
+It runs in its own thread and never delays an epoch. A Spark job rewrites Parquet and ORC files; it takes one
+task slot, or more for output of more than 128 MB. The driver concatenates JSON, CSV and text files. If a
+merge fails, the folders stay as they are, and it is repeated later.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from penstock.spark.merging import EpochFolders
 from penstock.spark.sinks import Writer
 
 _FILE_BYTES = 128 << 20
-"""Size at which another file is begun."""
+"""Size in bytes at which another file is started."""
 _BUFFER = 1 << 16
+"""Size of the copy buffer in bytes."""
 _RENAMING = ("file", "hdfs", "viewfs")
-"""File systems in which a folder changes its name at once, whatever is in it."""
+"""Schemes of file systems that rename a folder at once, whatever its size."""
 
 _SESSION = {
-    # What stands in a folder's name is written as it was read: "01" is no number.
+    # Values in folder names are written as they were read: "01" must not become a number.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
     "spark.sql.sources.partitionOverwriteMode": "static",
-    # Folders are listed by the driver, not by as many tasks as there are folders.
+    # The driver lists folders itself, instead of one task per folder.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
@@ -42,12 +43,12 @@ _log = logging.getLogger("penstock.sinks")
 
 
 class Merger:
-    """Watches the epochs of one file sink being committed, and has them merged every so often."""
+    """Merges the committed epochs of one file sink from time to time."""
 
     def __init__(
         self, spark: SparkSession, sink: Writer, check: Callable[[], None] = lambda: None
     ) -> None:
-        """`check` raises if another driver has taken the query over: it merges from then on."""
+        """`check` raises if another driver has taken over the query, and with it the merging."""
         self._check, self._context, self._sink = check, spark.sparkContext, sink
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="merger")
         self._task: Future[None] | None = None
@@ -59,17 +60,17 @@ class Merger:
         self._folders = EpochFolders(self._folder, self._rewrite)
         self._first: int | None = None
         self._count = 0
-        """Folders there are at most that could be merged."""
+        """Upper bound of the number of folders that could be merged."""
 
     def begin(self, epoch: int) -> None:
-        """Called before each epoch is written; finishes before the first what a crash broke off."""
+        """Prepare for an epoch. Before the first one, this completes a merge that a crash interrupted."""
         if self._first is None:
             self._folders.begin(epoch)
             self._count = len(self._folders.final(epoch))
             self._first = epoch
 
     def committed(self, epoch: int) -> None:
-        """An epoch is durable: those before it cannot be run again."""
+        """Note that an epoch is durable, so that those before it can be merged."""
         self._count += 1
         busy = self._task is not None and not self._task.done()
         if self._count > self._sink.merge_epochs and not busy:
@@ -77,7 +78,7 @@ class Merger:
             self._task = self._worker.submit(self._work, epoch)
 
     def stop(self) -> None:
-        """Give up what is under way, but for the few renames that end a merge."""
+        """End the merging. Only the few renames at the end of a merge are completed."""
         self._folder.ending = True
         self._worker.shutdown(wait=False, cancel_futures=True)
         self._context.cancelJobsWithTag(self._tag)
@@ -86,7 +87,7 @@ class Merger:
     def _work(self, newest: int) -> None:
         context, many = self._context, self._sink.merge_epochs
         context.addJobTag(self._tag)
-        context.setJobDescription("penstock: epochs of a file sink are merged")
+        context.setJobDescription("Penstock: merge epochs of a file sink")
         try:
             final = self._folders.final(newest)
             while len(final) >= many:
@@ -113,7 +114,7 @@ class Merger:
     def _rewrite_rows(self, folders: Sequence[str], to: str) -> None:
         sink, root = self._sink, self._folder.uri
         options = {k: v for k, v in sink.options.items() if k != "path"}
-        # Epochs of an earlier start may have had other columns.
+        # Epochs of an earlier start may have other columns.
         before = int(folders[0].partition("=")[2]) < (self._first or 0)
         reader = self._session.read.format(sink.format).options(**options)
         if sink.partition_by:
@@ -121,7 +122,9 @@ class Merger:
         rows = reader.option("mergeSchema", before).load([f"{root}/{name}" for name in folders])
         if sink.partition_by:
             if rows.columns[-1 - len(sink.partition_by)] != "epoch":
-                raise ValueError("rows have a column named epoch, as their folders do")
+                raise ValueError(
+                    "the output has a column named epoch, which is also the name of its folders"
+                )
             rows = rows.drop("epoch")
         size = sum(self._folder.sizes(name) for name in folders)
         options["mapreduce.fileoutputcommitter.marksuccessfuljobs"] = "false"
@@ -131,7 +134,7 @@ class Merger:
         writer.mode("overwrite").save(f"{root}/{to}")
 
     def _concatenate(self, folders: Sequence[str], to: str) -> None:
-        """By folder below the epoch's, since that is what `partition_by` tells rows apart by."""
+        """Concatenate files separately for each folder below the epoch's, which `partition_by` has made."""
         options = {key.lower(): str(value).lower() for key, value in self._sink.options.items()}
         header = options.get("header") == "true"
         outputs: dict[tuple[str, str, tuple[str, int]], list[str]] = {}
@@ -149,11 +152,11 @@ class Merger:
 
 
 class HadoopFolder:
-    """A folder behind any URI that Spark can write to. See `merging.Folder`."""
+    """A folder at any URI that Spark can write to. See `merging.SinkFolder`."""
 
     def __init__(self, spark: SparkSession, uri: str) -> None:
         self.ending = False
-        """Whether long work is to break off."""
+        """Whether long work should be interrupted."""
         jvm: Any = spark._jvm
         self._hadoop = jvm.org.apache.hadoop
         self._conf = private.hadoop_conf(spark)
@@ -174,18 +177,18 @@ class HadoopFolder:
         return [name for name, _ in self._below(folder)]
 
     def sizes(self, folder: str) -> int:
-        """Bytes of all files in a folder."""
+        """Total size of all files in a folder, in bytes."""
         return sum(size for _, size in self._below(folder))
 
     def _below(self, folder: str) -> list[tuple[str, int]]:
-        path, found = self._path(folder), []
+        path, files = self._path(folder), []
         start = len(path.toUri().getPath()) + 1
         if self._fs.exists(path):
             listing = self._fs.listFiles(path, True)
             while listing.hasNext():
                 status = listing.next()
-                found.append((str(status.getPath().toUri().getPath())[start:], status.getLen()))
-        return found
+                files.append((str(status.getPath().toUri().getPath())[start:], status.getLen()))
+        return files
 
     def read(self, name: str) -> bytes | None:
         if not self._fs.exists(self._path(name)):
@@ -237,7 +240,7 @@ class HadoopFolder:
             self._fs.delete(path, True)
 
     def first_line(self, name: str) -> tuple[str, int]:
-        """A text file's first line, and its bytes with its end."""
+        """The first line of a text file, and its length in bytes with its line end."""
         stream, line = self._open(name), self._hadoop.io.Text()
         try:
             size = int(self._hadoop.util.LineReader(stream).readLine(line))
@@ -246,9 +249,10 @@ class HadoopFolder:
             stream.close()
 
     def concatenate(self, files: Sequence[str], target: str, skipped: int) -> None:
-        """Put text files together, as files of about 128 MB, named by the target with their numbers.
+        """Concatenate text files into files of about 128 MB. `target` is their name, with a %d for the
+        number.
 
-        Of all but the first in a file so many bytes, their header, are left out.
+        The first `skipped` bytes, the header, are only kept once per file.
         """
         copy, out, size, number = self._hadoop.io.IOUtils, None, 0, 0
         try:
@@ -272,7 +276,7 @@ class HadoopFolder:
 
     def must_go_on(self) -> None:
         if self.ending:
-            raise InterruptedError("the query ends")
+            raise InterruptedError("the query is stopping")
 
     def _open(self, name: str) -> Any:
         stream, codec = self._fs.open(self._path(name)), self._codecs.getCodec(self._path(name))

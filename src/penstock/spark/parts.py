@@ -48,16 +48,16 @@ _log = logging.getLogger("penstock.query")
 
 
 class QueryParts(ABC):
-    """What a started flow is made of, in either mode. Nothing runs yet but the registry."""
+    """The parts of a started flow, in either mode. Only the registry runs yet."""
 
     runner: EpochRunner | LiveRunner
     bill: Bill
     keeper: WorkerKeeper | None = None
-    """The flow's burst workers; None: it has none."""
+    """Keeper of the flow's burst workers; None if it has none."""
     helps = False
     """Whether burst workers can help any step."""
     control: ControlLoop | None = None
-    """Lets hosts follow the load; None: they do not."""
+    """Control loop that scales hosts with the load; None if autoscaling is off."""
 
     def __init__(
         self, start: Start, on_host_lost: Callable[[int, int], None], live: bool = False
@@ -65,12 +65,12 @@ class QueryParts(ABC):
         self.start, settings = start, start.settings
         self.run_id = secrets.token_hex(4)
         self.access = Access.new(settings)
-        """What all endpoints of this run ask for."""
+        """Token and certificates of all endpoints of this run."""
         self.control_token = control_token(settings, os.environ)
-        """What `penstock ctl` must show."""
+        """Token that `penstock ctl` must present."""
         self.key_file = KeyFile(start.flow_id, self.run_id, os.environ)
         self.stopping = threading.Event()
-        """Set when the query is to end after the epoch under way."""
+        """Set when the query should stop after the current epoch."""
         self.progress: deque[EpochProgress] = deque(maxlen=settings.progress_kept)
         """The newest epochs, oldest first."""
         self.store = Store(start.store)
@@ -96,12 +96,12 @@ class QueryParts(ABC):
         )
 
     def start_up(self) -> None:
-        """Begin what lasts as long as the query."""
+        """Start the parts that run as long as the query."""
         self.bill.note()
         self.relocation.start_hosts()
 
     def _keeper(self) -> WorkerKeeper | None:
-        """The burst workers of a flow that may use any, not started yet."""
+        """Keeper of the flow's burst workers, not started yet; None if it has none."""
         start = self.start
         if start.elastic is None or start.elastic.functions is None:
             return None
@@ -111,7 +111,7 @@ class QueryParts(ABC):
         return WorkerKeeper(lambda: backend.start(start.flow, self.run_id, self.access, faults))
 
     def _listen(self, ports: int | str) -> Listen:
-        """How a server in the driver listens."""
+        """Address and ports on which a server in the driver listens."""
         return driver_listens(self._conf, self.local, port_range(ports))
 
     def _control(
@@ -121,7 +121,7 @@ class QueryParts(ABC):
         live: bool = False,
         unread: Callable[[], int] = lambda: 0,
     ) -> ControlLoop | None:
-        """What lets hosts follow the load, if the flow asks for that and has any that could."""
+        """The control loop; None if autoscaling is off or no step can use it."""
         start = self.start
         if start.elastic is None or start.sla is None:
             return None
@@ -146,36 +146,36 @@ class QueryParts(ABC):
 
     @abstractmethod
     def drive(self) -> Literal["stopped", "finished"]:
-        """Run the flow to its end, in the thread that calls."""
+        """Run the flow to its end, in the calling thread."""
 
     @property
     def error(self) -> BaseException | None:
-        """What the flow failed with, where that is clearer than what `drive` raised."""
+        """Error of the flow, if it is clearer than the one that `drive` raised; else None."""
         return None
 
     @property
     def couriers(self) -> dict[str, int]:
-        """Courier -> process id, of those that last as long as the query and are up."""
+        """Courier -> process id, for long-lived couriers that are up."""
         return {}
 
     @property
     def waiting(self) -> list[str]:
-        """What is waited for."""
+        """Status messages about what the query waits for."""
         return [self.runner.waiting, *self.fleet.waiting]
 
     def ends(self) -> list[Callable[[], object]]:
-        """What ends all parts, one after the other."""
+        """Functions that end all parts, in order."""
         stops = [self.bill.end, self.runner.stop, self.journal.stop, self.events.stop]
         stops += [self.fleet.stop, self.registry.shutdown]
         return [*stops, self.key_file.remove, self.store.remove_control]
 
     @property
     def hosts_wanted(self) -> int:
-        """How many hosts there should be, over all steps."""
+        """Number of hosts that all steps together should have."""
         return sum(len(self.relocation.hosts(step.id)) for step in self.start.flow.keyed)
 
     def _host_task(self, host: str, step: KeyedStep) -> LastingTask:
-        """What the task of a host is to run: that host, or one of each step."""
+        """The Spark task of a host; in a flow on one host, with one host of each step."""
         start, flow = self.start, self.start.flow
         hosts = [HostOrder(host, step)]
         if flow.one_host:
@@ -193,7 +193,7 @@ class QueryParts(ABC):
             avoids,
             style_here(),
         )
-        return LastingTask(tuple(one.host for one in hosts), step.id, partial(run_hosts, order))
+        return LastingTask(tuple(h.host for h in hosts), step.id, partial(run_hosts, order))
 
 
 class FlowParts(QueryParts):
@@ -235,7 +235,7 @@ class FlowParts(QueryParts):
             for sink in sinks.values()
             if isinstance(sink, Writer) and sink.merges
         ]
-        """Merge the epochs of file sinks."""
+        """Mergers of the file sinks' epochs."""
         self.epochs = EpochStream(
             start,
             self.run_id,
@@ -271,19 +271,19 @@ class FlowParts(QueryParts):
 
 
 class _Couriers:
-    """How many couriers work at a time, and the cores that a flow is billed for."""
+    """The number of couriers that work at the same time, and of cores that the flow pays for."""
 
     def __init__(self, start: MicroStart, parts: QueryParts) -> None:
         self._start, self._parts = start, parts
 
     def at_once(self) -> int | None:
-        """How many couriers there is room for beside the hosts; None if that is not known."""
-        slots = task_slots(self._start.spark)  # executors come and go
+        """Number of task slots for couriers beside the hosts; None if unknown."""
+        slots = task_slots(self._start.spark)  # changes with the number of executors
         return None if slots is None else max(1, slots - self._parts.hosts_wanted)
 
     def paid_cores(self) -> int:
-        """A host costs by its cores, from when it is asked for. Where a flow has no hosts, its couriers
-        do the work, and cost as much."""
+        """Number of cores to pay for: those of all requested hosts or, in a flow without hosts, those of its
+        couriers."""
         flow, tasks, progress = self._start.flow, self._parts.hosts_wanted, self._parts.progress
         if not flow.keyed:
             newest = progress[-1].partitions if progress else 1

@@ -1,6 +1,6 @@
-"""The few places where Penstock leans on what Spark does not promise. Checked on PySpark 4.3.0.
+"""All uses of private APIs of Spark. Tested with PySpark 4.3.0.
 
-`tests/spark/test_private.py` notices when one of them changes.
+`tests/spark/test_private.py` fails if one of them changes.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from penstock.errors import CutInputError, ProtocolError
 from penstock.state.store.s3 import S3A_SETTINGS
 
 _END = SpecialLengths.END_OF_STREAM.to_bytes(4, "big", signed=True)
-"""What Spark sends a Python worker behind all input of a task, and only then."""
+"""Bytes that Spark sends to a Python worker after all input of a task."""
 
 
 def builder_settings(builder: SparkSession.Builder) -> dict[str, str]:
-    """What a session builder was told so far."""
-    found: dict[str, str] = dict(builder._options)
-    return found
+    """The settings of a session builder."""
+    settings: dict[str, str] = dict(builder._options)
+    return settings
 
 
 def partition_count(df: DataFrame) -> int:
-    """How many tasks a map-only job over this DataFrame has.
+    """Number of tasks of a map-only job over this DataFrame.
 
-    `df` must stand on an RDD, as the DataFrame of `foreachBatch` and that of `pinned` do. The public
-    `df.rdd.getNumPartitions()` says the same, but plans the query once more to do so.
+    `df` must be based on an RDD, like the DataFrames of `foreachBatch` and `pinned`. The public
+    `df.rdd.getNumPartitions()` returns the same, but plans the query once more.
     """
     plan: Any = df._jdf.logicalPlan()
     return int(plan.rdd().getNumPartitions())
 
 
 def pinned(df: DataFrame) -> DataFrame:
-    """The same rows with the partitions fixed, as Spark itself does for `foreachBatch`.
+    """The same rows in fixed partitions, as Spark itself does for `foreachBatch`.
 
-    A static DataFrame is otherwise planned anew for each action, and adaptive execution may then
-    choose other partitions.
+    Otherwise Spark plans a static DataFrame again for each action, and adaptive execution may choose other
+    partitions.
     """
     spark: Any = df.sparkSession
     rows = df._jdf.queryExecution().toRdd()
@@ -53,19 +53,19 @@ def pinned(df: DataFrame) -> DataFrame:
 
 
 def stream_sources(df: DataFrame) -> int:
-    """How many sources a streaming DataFrame has in the eyes of Spark's log of offsets."""
+    """Number of sources of a streaming DataFrame, as Spark's log of offsets counts them."""
     leaves: Any = df._jdf.queryExecution().analyzed().collectLeaves()
-    found: list[Any] = []
+    sources: list[Any] = []
     for leaf in (leaves.apply(n) for n in range(leaves.size())):
-        if leaf.isStreaming() and not any(leaf.equals(other) for other in found):
-            found.append(leaf)
-    return len(found)
+        if leaf.isStreaming() and not any(leaf.equals(other) for other in sources):
+            sources.append(leaf)
+    return len(sources)
 
 
 @contextmanager
 def clock_now(spark: SparkSession) -> Iterator[None]:
-    """Let a source that does not know the trigger "available now" (the clock) be one of a query that has
-    it. Spark would otherwise make one batch of all that the other sources have."""
+    """Allow a source without support for the trigger "available now" (the clock) in a query with that
+    trigger. Otherwise Spark would read all other sources in one batch."""
     key = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
     before = spark.conf.get(key, None)
     spark.conf.set(key, "true")
@@ -76,28 +76,28 @@ def clock_now(spark: SparkSession) -> Iterator[None]:
 
 
 def own_session(spark: SparkSession) -> SparkSession:
-    """A session with the same settings, and settings of its own from here on."""
+    """A copy of the session, whose settings can be changed separately."""
     return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
 
 
 def hadoop_conf(spark: SparkSession) -> Any:
-    """What Spark opens file systems with in this session."""
+    """Hadoop's configuration of this session, with which Spark opens file systems."""
     return spark._jsparkSession.sessionState().newHadoopConf()
 
 
 def in_own_stage(df: DataFrame) -> DataFrame:
-    """The same rows in the same partitions, read from a shuffle; `df` as for `partition_count`.
+    """The same rows in the same partitions, but read from a shuffle. `df` must be as for `partition_count`.
 
-    Whatever reads them, all of `df` is run, in tasks that know their partitions; and Spark runs those
-    tasks again, and no others, whose rows were lost with an executor.
+    All of `df` is then run, however much of it is read. If an executor is lost, Spark only repeats the tasks
+    whose rows were on it.
     """
     partitions = max(1, partition_count(df))
     return pinned(df.repartitionById(partitions, F.spark_partition_id()))
 
 
 def forget_stage(df: DataFrame) -> None:
-    """Remove the files behind a DataFrame of `in_own_stage`; else they stay until the JVM collects its
-    garbage."""
+    """Remove the shuffle files of a DataFrame from `in_own_stage`. Otherwise they stay until the JVM's
+    garbage collection."""
     cleaner: Any = df.sparkSession.sparkContext._jsc.sc().cleaner()
     rdd: Any = df._jdf.logicalPlan().rdd()
     while cleaner.isDefined():
@@ -109,19 +109,19 @@ def forget_stage(df: DataFrame) -> None:
 
 
 def stop_signal(run_id: str) -> str:
-    """A message that a stopping query takes for its own cancellation, not for a failure.
+    """An error message that Spark takes for a cancellation of the run, and not for a failure.
 
-    A stream that was told to stop forgives an exception from `foreachBatch` only if its text looks
-    like Spark's cancelled job of that run.
+    A stopping stream ignores an exception from `foreachBatch` only if its text looks like that of a cancelled
+    job.
     """
     return f"org.apache.spark.SparkException: stopped between epochs, job group {run_id} cancelled"
 
 
 def keep_jobs_on_interrupt() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt and do nothing else.
+    """Make Ctrl-C only raise KeyboardInterrupt.
 
-    PySpark's own handler cancels every job first, and hosts are jobs: a query would lose all of them
-    before anybody could stop it.
+    PySpark's own handler cancels all jobs first. Hosts are jobs, so a query would lose all hosts before it
+    could be stopped.
     """
     handler = signal.getsignal(signal.SIGINT)
     ours = threading.current_thread() is threading.main_thread()
@@ -130,11 +130,11 @@ def keep_jobs_on_interrupt() -> None:
 
 
 def qualified(spark: SparkSession, path: str) -> tuple[str, str, str]:
-    """A path as Spark's streaming takes it: the scheme, the authority and the absolute path."""
+    """Scheme, authority and absolute path of a path, as Spark's streaming understands it."""
     jvm: Any = spark.sparkContext._jvm
     folder = jvm.org.apache.hadoop.fs.Path(path)
-    found = folder.getFileSystem(_hadoop(spark)).makeQualified(folder).toUri()
-    return found.getScheme(), found.getAuthority() or "", found.getPath()
+    uri = folder.getFileSystem(_hadoop(spark)).makeQualified(folder).toUri()
+    return uri.getScheme(), uri.getAuthority() or "", uri.getPath()
 
 
 def knows_scheme(spark: SparkSession, scheme: str) -> bool:
@@ -143,19 +143,19 @@ def knows_scheme(spark: SparkSession, scheme: str) -> bool:
 
 
 def has_class(spark: SparkSession, name: str) -> bool:
-    """Whether Hadoop, on the driver, finds a class."""
+    """Whether Hadoop finds a class on the driver."""
     return _hadoop(spark).getClassByNameOrNull(name) is not None
 
 
 def s3a_settings(spark: SparkSession, bucket: str) -> dict[str, str]:
-    """The settings of s3a that somebody has set for a bucket, by their names behind `fs.s3a.`."""
-    conf, found = _hadoop(spark), dict[str, str]()
+    """The s3a settings for a bucket that differ from Hadoop's defaults, by their names after `fs.s3a.`."""
+    conf, settings = _hadoop(spark), dict[str, str]()
     for prefix in ("fs.s3a.", f"fs.s3a.bucket.{bucket}."):
         for name in S3A_SETTINGS:
             sources = conf.getPropertySources(prefix + name)
             if sources is not None and list(sources) != ["core-default.xml"]:
-                found[name] = str(conf.get(prefix + name))
-    return found
+                settings[name] = str(conf.get(prefix + name))
+    return settings
 
 
 def _hadoop(spark: SparkSession) -> Any:
@@ -165,24 +165,24 @@ def _hadoop(spark: SparkSession) -> Any:
 
 
 _MARK = "mdc.penstock"
-"""The local property of Spark jobs whose failures Penstock handles and tells of. Spark puts local properties
-that begin with "mdc." into the logging context of the threads that run the job's tasks."""
+"""Local property of Spark jobs whose failures Penstock handles and logs. Spark copies local properties that
+begin with "mdc." to the logging context of the threads that run the job's tasks."""
 _HANDLED = "handled"
 _DEFAULT_LOG = "org/apache/spark/log4j2-defaults.properties"
-"""The logging configuration that Spark uses where nobody has made one."""
+"""Logging configuration that Spark uses by default."""
 _LOST_EXECUTORS_LOG = "org.apache.spark.network.client.TransportClient"
-"""The logger that writes a stack trace for each message to a lost executor. Others say that it is lost."""
+"""Logger that writes a stack trace for each message to a lost executor. Other loggers report the loss."""
 
 
 def has_default_log(spark: SparkSession) -> bool:
-    """Whether Spark logs by its own default configuration."""
+    """Whether Spark uses its default logging configuration."""
     source = _log4j(spark).LogManager.getContext(False).getConfiguration().getConfigurationSource()
     return str(source.getLocation()).endswith(_DEFAULT_LOG)
 
 
 def quiet_handled_failures(spark: SparkSession) -> None:
-    """Have Spark log nothing in threads that carry the mark of `handled`: a killed host or a run that was
-    broken off would fill pages with stack traces, though one line of Penstock's says it all."""
+    """Suppress Spark's log messages in threads that are marked by `handled`. Otherwise a killed host or a
+    cancelled run would fill pages with stack traces, although one line of Penstock's says it all."""
     log4j, gateway = _log4j(spark), cast(Any, spark.sparkContext._gateway)
     configuration = log4j.LogManager.getContext(False).getConfiguration()
     if _MARK in str(configuration.getFilter()):
@@ -198,14 +198,13 @@ def quiet_handled_failures(spark: SparkSession) -> None:
 
 
 def mark_handled(sc: SparkContext) -> None:
-    """Have Penstock handle the failures of all jobs that this thread runs from now on."""
+    """Mark all jobs that this thread runs from now on: Penstock handles their failures."""
     sc.setLocalProperty(_MARK, _HANDLED)
 
 
 @contextmanager
 def handled(spark: SparkSession) -> Iterator[None]:
-    """Have Penstock handle the failures of jobs inside the block, and what Spark says of them in this
-    thread."""
+    """Mark jobs inside the block, and this thread meanwhile: Penstock handles their failures."""
     context = _log4j(spark).ThreadContext
     spark.sparkContext.setLocalProperty(_MARK, _HANDLED)
     context.put(_MARK, _HANDLED)
@@ -217,25 +216,24 @@ def handled(spark: SparkSession) -> Iterator[None]:
 
 
 def mark_thread_handled(spark: SparkSession) -> None:
-    """Have Spark's thread behind this one log nothing more: the query that it runs fails, and Penstock says
-    why."""
+    """Mark Spark's thread of a streaming query for good: the query fails, and Penstock logs why."""
     _log4j(spark).ThreadContext.put(_MARK, _HANDLED)
 
 
 def _log4j(spark: SparkSession) -> Any:
-    """Log4j's classes in the driver's JVM."""
+    """Log4j's package in the driver's JVM."""
     jvm: Any = spark.sparkContext._jvm
     return jvm.org.apache.logging.log4j
 
 
 def executors(spark: SparkSession) -> int:
-    """How many executors the application has, beside the driver."""
+    """Number of executors of the application, without the driver."""
     return len(spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()) - 1
 
 
 def lost_executors(failed: Exception) -> str:
-    """What Spark says of a job that failed since executors died under one of its tasks again and again, of
-    whatever cause: as little a fault of the job as the death of a host is. Empty for other failures.
+    """Spark's message about a job that failed because its executors were lost too often, which is not the
+    fault of the job; "" for other failures.
 
     >>> lost_executors(ValueError("An error occurred\\n failed 4 times: ExecutorLostFailure (executor 3)"))
     'failed 4 times: ExecutorLostFailure (executor 3)'
@@ -251,7 +249,7 @@ def is_local(spark: SparkSession | SparkContext) -> bool:
 
 
 def any_decommissioned(sc: SparkContext) -> bool:
-    """Whether an executor is there that is being decommissioned. Not for local mode."""
+    """Whether any executor is being decommissioned. Not for local mode."""
     scheduler: Any = sc._jsc.sc().taskScheduler()
     return not scheduler.executorsPendingDecommission().isEmpty()
 
@@ -271,38 +269,38 @@ def runs_decommissioned(sc: SparkContext, group: str) -> bool:
 
 
 def check_input_end() -> None:
-    """Raise `CutInputError` unless Spark has said that all input of this task was sent.
+    """Raise `CutInputError` unless this task has received all its input.
 
-    For the function of a `mapInArrow`, when it was given the last batch. If a task's input fails in
-    Spark, the worker's socket is closed, mostly between two Arrow batches, and its Arrow reader takes
-    that for the end. After a real end Spark's own mark lies next in the socket's stream, which is the
-    local `infile` of the worker's `main`. It is only looked at here, and taken by the worker.
+    The function of a `mapInArrow` calls this after its last batch. If a task's input fails in Spark, the
+    worker's socket is closed, and its Arrow reader takes that for the end of the input. After a real end,
+    Spark's end mark is next in the stream, which is the local variable `infile` of the worker's `main`. This
+    function only peeks at it; the worker reads it.
     """
     frame = sys._getframe()
     while frame.f_code.co_name != "main" or "infile" not in frame.f_locals:
         if frame.f_back is None:
             raise ProtocolError(
-                "where Spark's worker reads the input of a task was not found",
-                hint="use a PySpark release that this release of Penstock is made for",
+                "the input stream of Spark's Python worker was not found",
+                hint="use a PySpark version that this version of Penstock supports",
             )
         frame = frame.f_back
     try:
         mark = frame.f_locals["infile"].peek(len(_END))[: len(_END)]
     except OSError as broken:
-        raise CutInputError(f"the input of this task broke off: {broken}") from broken
-    # a buffer may end inside of the mark
+        raise CutInputError(f"the input of this task was cut off: {broken}") from broken
+    # a buffer may end inside the mark
     if not mark or not _END.startswith(mark):
-        raise CutInputError("the input of this task broke off: Spark has not sent all of it")
+        raise CutInputError("the input of this task was cut off: Spark has not sent all of it")
 
 
 def submitted_settings() -> dict[str, str]:
-    """What spark-submit, which has started this process and its JVM, was given and has read."""
+    """All settings of the spark-submit that has started this process."""
     SparkContext._ensure_initialized()
     return dict(SparkConf().getAll())
 
 
 def running_settings() -> dict[str, str]:
-    """What is set in the session that this process has, or in its SparkContext; nothing if it has none."""
+    """Settings of the running session, or of the SparkContext, of this process; empty if it has none."""
     context: Any = SparkContext._active_spark_context
     if context is None:
         return {}

@@ -1,5 +1,4 @@
-"""A started flow, as users see it. Its own thread starts hosts, runs epochs to the end, and leaves
-nothing behind."""
+"""A started flow, as users see it. Its thread starts hosts, runs epochs to the end, and cleans up."""
 
 from __future__ import annotations
 
@@ -35,8 +34,9 @@ State = Literal["starting", "running", "stopped", "finished", "failed"]
 
 _log = logging.getLogger("penstock.query")
 _JOURNAL_KEPT = 1_000
+"""Most journal entries that `FlowQuery.journal` returns."""
 _END_S = 60.0
-"""Seconds that one part may take to end: a host that does not answer must not keep the others."""
+"""Seconds that one part has to end, before the next one is ended."""
 _active: weakref.WeakSet[FlowQuery] = weakref.WeakSet()
 
 
@@ -47,34 +47,35 @@ def _stop_all() -> None:
         query.stop()
 
 
-# When `atexit` calls, thread pools take no more work, and a query needs them to end in good order.
+# `atexit` would be too late: thread pools take no more work by then, and a query needs them to stop.
 getattr(threading, "_register_atexit", atexit.register)(_stop_all)
 
 
 @dataclass(frozen=True)
 class QueryStatus:
-    """A glance at a query."""
+    """The status of a query."""
 
     state: State
     epoch: int | None
-    """The newest epoch that is done."""
+    """Number of the newest finished epoch; None before the first."""
     hosts: dict[str, int]
-    """host -> process id, of those that are up."""
+    """Host -> process id, for hosts that are up."""
     message: str
+    """The state or error in words, and what the query waits for."""
     migration: str = "lazy"
-    """How state follows its slots."""
+    """How state moves with its slots."""
     pending_slots: int = 0
-    """Slots that have not reached the host where they should be."""
+    """Number of slots that have not reached the host where they should be."""
     money: Money | None = None
-    """Spent since it was started."""
+    """Cost since the start."""
     couriers: dict[str, int] = field(default_factory=dict)
-    """courier -> process id, of those of a live flow that are up."""
+    """Courier -> process id, for couriers of a live flow that are up."""
 
 
 class FlowQuery:
-    """A running flow. Like Spark's `StreamingQuery`, with hosts.
+    """A running flow. It resembles Spark's `StreamingQuery`.
 
-    Made by `Flow.start`. Safe to use from any thread.
+    `Flow.start` creates it. Safe to use from any thread.
     """
 
     def __init__(self, parts: QueryParts) -> None:
@@ -89,24 +90,24 @@ class FlowQuery:
         parts.registry.answer(control.actions(self))
 
     def launch(self) -> FlowQuery:
-        """Begin, in a thread of the query's own."""
+        """Start the query's thread."""
         _active.add(self)
         self._driver.start()
         return self
 
     @property
     def status(self) -> QueryStatus:
-        """A glance: state, newest epoch, hosts."""
+        """State, newest epoch, hosts, and what the query waits for."""
         parts = self._parts
         message = str(self._error) if self._error else self._state
-        for told in parts.waiting:
-            message += f"; {told}" if told and not self._done.is_set() else ""
+        for wait in parts.waiting:
+            message += f"; {wait}" if wait and not self._done.is_set() else ""
         if trouble := parts.runner.upkeep_trouble:
             message += f"; {trouble}"
         if trouble := parts.store.files.trouble:
             message += f"; waiting for the store: {trouble}"
         if parts.keeper is not None and (trouble := parts.keeper.trouble):
-            message += f"; there are no functions: {trouble}"
+            message += f"; functions are not available: {trouble}"
         return QueryStatus(
             state=self._state,
             epoch=parts.progress[-1].epoch if parts.progress else None,
@@ -125,7 +126,7 @@ class FlowQuery:
 
     @property
     def money(self) -> Money:
-        """What hosts and burst workers have cost since the query was started."""
+        """Cost of hosts and burst workers since the query was started."""
         return self._parts.bill.money
 
     @property
@@ -133,11 +134,11 @@ class FlowQuery:
         return not self._done.is_set()
 
     def exception(self) -> BaseException | None:
-        """Why the query failed, if it did."""
+        """The error of a query that has failed; else None."""
         return self._error
 
     def await_termination(self, timeout: float | None = None) -> bool:
-        """Wait until the query ends, at most `timeout` seconds; raise what it failed with.
+        """Wait until the query ends, for `timeout` seconds at most. Raises its error if it failed.
 
         Returns whether it has ended.
         """
@@ -147,32 +148,32 @@ class FlowQuery:
         return ended
 
     def stop(self) -> None:
-        """End the query after the epoch under way, and every host with it. Returns when it is done."""
+        """Stop the query and its hosts after the current epoch, and wait for that."""
         self._parts.stopping.set()
         if threading.current_thread() is not self._driver:
             self._done.wait()
 
     def spark_query(self) -> StreamingQuery:
-        """Spark's own query behind this one; waits until it is started. A live flow has none."""
+        """The Spark query that runs this flow, once it has been started. A live flow has none."""
         if not isinstance(self._parts, FlowParts):
-            raise PenstockError("a live flow has no Spark query behind it")
+            raise PenstockError("a live flow has no Spark query")
         epochs = self._parts.epochs
         while not epochs.launched.wait(0.1):
             if self._done.is_set():
-                raise self._error or PenstockError("this query has no Spark query behind it")
+                raise self._error or PenstockError("this query has ended without a Spark query")
         assert epochs.streaming is not None
         return epochs.streaming
 
     def move(self, step: str, slots: Iterable[int], to: str) -> None:
-        """Let these slots of a step live on the host `to`, from the next epoch on.
+        """Move these slots of a step to the host `to`, from the next epoch on.
 
-        State follows as `migration` says. Hosts are named like "sum/0", as in `status.hosts`.
+        `migration` says how their state moves. Hosts have names like "sum/0", as in `status.hosts`.
         """
         self._must_run(moving=True)
         self._relocation.move(step, slots, to)
 
     def scale(self, step: str, hosts: int) -> None:
-        """Give a step this number of hosts. Returns at once: slots move when new hosts are up."""
+        """Scale a step to this number of hosts. Returns at once; slots move when new hosts are up."""
         self._must_run(moving=True)
         more = hosts - len(self._relocation.hosts(step)) if step in self._start.hosts else 0
         if more > 0:
@@ -182,7 +183,7 @@ class FlowQuery:
 
     @property
     def migration(self) -> Migration:
-        """How state follows slots that change hands. Set it to a text such as "batched(8)"."""
+        """How state moves with its slots. It can be set, for example to "batched(8)"."""
         return self._relocation.migration
 
     @migration.setter
@@ -191,16 +192,16 @@ class FlowQuery:
         self._relocation.migration = Migration.parse(migration)
 
     def placements(self) -> dict[str, list[dict[str, Any]]]:
-        """Per step: which slots are on which host, since which epoch, and why."""
+        """Step -> slots of each host, since which epoch, and why."""
         return self._relocation.placements()
 
     def host_memory(self) -> dict[str, int]:
-        """Resident bytes of each host's process."""
+        """Resident memory of each host's process, in bytes."""
         return self._parts.fleet.memory()
 
     @property
     def control(self) -> ControlLoop:
-        """What keeps the SLA: its settings, its journal, and `steer` to change them."""
+        """The control loop that keeps the SLA, with its journal and settings."""
         if self._control is None:
             raise SettingError(
                 "autoscaling is off for this query: its hosts stay as they are",
@@ -210,28 +211,28 @@ class FlowQuery:
 
     @property
     def is_elastic(self) -> bool:
-        """Whether hosts follow the load."""
+        """Whether autoscaling is on."""
         return self._control is not None
 
     def steer(self, steering: Steering | None = None, **changes: Any) -> dict[str, Any]:
-        """Change the SLA, the policy or its limits from the next decision on; tells what holds then.
+        """Change the SLA, the policy or its limits from the next decision on. Returns the new settings.
 
-        The changes are those of `Steering`, by name: `query.steer(latency="2s", at_most=12)`.
+        The changes are fields of `Steering`: `query.steer(latency="2s", at_most=12)`.
         """
         self._must_run()
         wanted = steering or Steering.of(**changes)
         if wanted.at_most is not None:
             hosts = sum(min(step.slots, wanted.at_most) for step in self._start.flow.keyed)
             check_cores(self._start.spark, hosts)
-        told = self.control.steer(wanted)
+        settings = self.control.steer(wanted)
         bound = self._parts.start.bound if isinstance(self._parts, FlowParts) else None
         if bound is not None and self.control.machine.sla is not None:
             bound.latency_ms = self.control.machine.sla.latency_ms
-        return told
+        return settings
 
     @property
     def journal(self) -> list[Entry]:
-        """What was decided, why, and what came of it; oldest first."""
+        """Decisions, their reasons and their outcomes, oldest first."""
         return [] if self._control is None else self._control.journal.last(_JOURNAL_KEPT)
 
     def _must_run(self, moving: bool = False) -> None:
@@ -243,7 +244,7 @@ class FlowQuery:
                 hint="start it without on_one_host() to scale it or to move slots",
             )
 
-    # -- the query's own thread
+    # -- the query's thread
 
     def _drive(self) -> None:
         parts = self._parts
@@ -269,13 +270,13 @@ class FlowQuery:
                 _active.discard(self)
 
     def _log(self, level: int, what: str, **fields: Any) -> None:
-        """Log what has become of the query."""
+        """Log a line about the query."""
         name = self._start.name or self._start.flow_id
         fields |= {"query": name, "run_id": self.run_id, "checkpoint": self._parts.store.uri}
         _log.log(level, "Query %s (run %s) %s.", name, self.run_id, what, extra=fields)
 
     def _log_failure(self, error: BaseException) -> None:
-        """Log what the query has failed with; of an error that is not Penstock's own also where it was."""
+        """Log the error of the query, with a traceback unless it is one of Penstock's own."""
         if isinstance(error, PenstockError):
             self._log(logging.ERROR, f"has failed: {error}", reason=str(error))
             return
@@ -284,7 +285,7 @@ class FlowQuery:
         _log.error("Query %s has failed: %s", name, text, extra=fields, exc_info=error)
 
     def _extent(self) -> str:
-        """What the query runs with, for its first log line."""
+        """Hosts and checkpoint, for the first log line."""
         hosts = self._start.hosts
         counts = [f"{count} host{'s' * (count != 1)} of {step}" for step, count in hosts.items()]
         return f"{', '.join(counts) or 'no hosts'} and checkpoint {self._parts.store.uri}"
@@ -302,7 +303,7 @@ class FlowQuery:
         parts.store.write_control({"location": location, "pid": pid} | whose)
 
     def _clean_up(self) -> None:
-        """End all parts, one after the other, and also those behind one that fails or hangs."""
+        """End all parts one after another, even if one of them fails or hangs."""
         parts = self._parts
         for end in parts.ends():
             if failed := _failure(end, _END_S):
@@ -315,7 +316,7 @@ class FlowQuery:
 
 
 def _failure(end: Callable[[], object], limit_s: float) -> BaseException | None:
-    """What a function failed with, be it that it takes longer than this; None if it did not."""
+    """The error of a function, which may be that it took too long; None if it succeeded."""
     failed: list[BaseException] = []
 
     def work() -> None:
@@ -329,5 +330,5 @@ def _failure(end: Callable[[], object], limit_s: float) -> BaseException | None:
     worker.join(limit_s)
     if worker.is_alive():
         name = getattr(end, "__qualname__", repr(end))
-        return PenstockError(f"{name} has not returned for {limit_s:g} s, and is left to itself")
+        return PenstockError(f"{name} did not end within {limit_s:g} s")
     return failed[0] if failed else None

@@ -1,4 +1,4 @@
-"""Between Spark's schemas and Arrow's."""
+"""Conversion between Spark's and Arrow's schemas."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from penstock.errors import FlowError
 
 
 def arrow_schema(schema: StructType, spark: SparkSession) -> pa.Schema:
-    """The Arrow schema in which Spark hands batches of this schema to Python."""
+    """The Arrow schema of batches that Spark sends to Python for this schema."""
     zone = spark.conf.get("spark.sql.session.timeZone")
     try:
         converted: pa.Schema = to_arrow_schema(schema, timezone=zone)
     except Exception as unfit:
         raise FlowError(
-            f"a column type of the source cannot become Arrow: {unfit}",
+            f"a column type of the source has no Arrow type: {unfit}",
             hint="drop or cast that column before ps.flow(...)",
         ) from unfit
     return converted
@@ -29,7 +29,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 
 def declared(schema: pa.Schema | StructType | str, spark: SparkSession) -> pa.Schema:
-    """A schema as users write it (Arrow, Spark, or DDL text) as Arrow."""
+    """The Arrow schema of a user's schema, which may be Arrow's, Spark's or DDL text."""
     if isinstance(schema, pa.Schema):
         return schema
     if isinstance(schema, str):

@@ -1,5 +1,4 @@
-"""Spark sessions: with the settings that suit Penstock, quiet ones for its own commands, and whether
-there is room in one for hosts and couriers."""
+"""Spark sessions with Penstock's settings, and checks whether a session has room for hosts and couriers."""
 
 from __future__ import annotations
 
@@ -30,34 +29,34 @@ from penstock.spark.s3a import with_s3a
 _log = logging.getLogger("penstock.query")
 
 EXECUTORS_S = 60.0
-"""Seconds that the executors of a session may take to come up."""
+"""Most seconds to wait for the executors of a new session."""
 _LOOK_S = 0.1
-"""Seconds between two looks for executors."""
+"""Seconds between checks for executors."""
 _LINES = 40
-"""Lines of Spark's log that are shown when something went wrong."""
+"""Number of lines of Spark's log that are shown after a failure."""
 
 _SETTINGS = {
-    # The default manager forks a process for each of a trigger's two log writes: 45-60 ms instead of 6-12.
+    # The default manager forks a process for both log writes of a trigger: 45-60 ms instead of 6-12.
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming"
     ".checkpointing.FileSystemBasedCheckpointFileManager",
-    # A courier works batch by batch: fewer and larger ones cost less each. With a limit in bytes Spark
-    # adds up the size of the whole batch anew for every row that it puts in.
+    # A courier works batch by batch, and large batches cost less per row. With a limit in bytes, Spark
+    # computes the size of the whole batch again for every row.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "25000",
     "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
-    # Over TCP the tail of a batch waits for an acknowledgement, on its way to Python and back: some
-    # 20 ms an epoch that a Unix socket does not cost.
+    # Over TCP, the end of a batch waits for an acknowledgement on its way to Python and back, which costs
+    # some 20 ms per epoch. A Unix socket does not.
     "spark.python.unix.domain.socket.enabled": "true",
-    # Workers are forked with Arrow, numba and Penstock loaded: a host is up, and couriers are back
-    # after a failed epoch, a second or more earlier.
+    # Workers are forked with Arrow, numba and Penstock loaded, so hosts start, and couriers restart after a
+    # failed epoch, a second or more earlier.
     "spark.python.daemon.module": "penstock.spark.daemon",
-    # There is no shuffle to adapt; planning without it is quicker.
+    # There is no shuffle to adapt, and planning is faster without it.
     "spark.sql.adaptive.enabled": "false",
-    # Many processes share the cores: one thread each, unless a host asks for more.
+    # Many processes share the cores, so each has one thread, unless a host needs more.
     "spark.executorEnv.OMP_NUM_THREADS": "1",
     "spark.executorEnv.POLARS_MAX_THREADS": "1",
     "spark.executorEnv.NUMBA_NUM_THREADS": "1",
-    # The couriers of a run that was given up hold their task slots until their processes are killed, and
-    # the next run needs the slots: after a lost executor that was two seconds of Spark's default.
+    # Couriers of a cancelled run hold their task slots until their processes are killed, and the next run
+    # needs the slots. Spark's default is two seconds.
     "spark.python.task.killTimeout": "200ms",
     # A task asks other executors for the code of its stage before it asks the driver. If the network to one
     # of them drops packets, Spark's defaults let it wait for two minutes, four times.
@@ -72,56 +71,56 @@ _LIVENESS = {
     "spark.storage.blockManagerHeartbeatTimeoutMs": "30s",
     "spark.network.timeoutInterval": "5s",
 }
-"""An executor that hangs, or cannot be reached, is lost after half a minute instead of two to three: until
-then Spark sends it tasks. No sooner: the driver may be away for as long, and lose nobody. Spark refuses
-values that do not go together, so these are set together, or not at all."""
+"""Settings with which Spark gives up an unreachable executor after half a minute instead of two to three.
+Until then it sends tasks to it. A shorter time would lose executors when the driver itself pauses. Spark
+rejects inconsistent values, so these are set together or not at all."""
 
 _ELASTIC = {
-    # An executor whose host has ended is let go of soon; one of couriers is seldom idle for so long.
+    # Removes the executor of an ended host soon. Executors of couriers are seldom idle that long.
     "spark.dynamicAllocation.executorIdleTimeout": "10s",
-    # A machine that is taken away gives notice, and what it holds moves before it goes.
+    # Announces the removal of a machine, so that hosts can move away before.
     "spark.decommission.enabled": "true",
 }
-"""The same where executors come and go with the load."""
+"""Additional settings for dynamic allocation."""
 
 _QUIET = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }
-"""What `session` sets beside them, unless somebody has."""
+"""Additional defaults of `session`."""
 
 _SECURED = (
     *("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled"),
     *("spark.io.encryption.enabled", "spark.authenticate"),
 )
-"""Settings by which Spark itself is protected against who else is on the network or its disks."""
+"""Settings that protect Spark's own network traffic and files."""
 
 
 def plain_beside(conf: Mapping[str, str], tls: bool) -> str:
-    """What to warn of where Spark is secured by these settings, and Penstock is not; empty: of nothing.
+    """A warning if Spark is secured by these settings and Penstock is not; else "".
 
     >>> plain_beside({"spark.authenticate": "true"}, tls=False)
-    'Spark is secured by spark.authenticate, but rows and tokens of this flow cross the network as they are: \
+    'Spark is secured by spark.authenticate, but rows and tokens of this flow are sent unencrypted: \
 set Settings(tls=...)'
     >>> plain_beside({"spark.authenticate": "true"}, tls=True), plain_beside({}, tls=False)
     ('', '')
     """
-    found = [name for name in _SECURED if conf.get(name, "").strip().lower() == "true"]
-    if tls or not found:
+    secured = [name for name in _SECURED if conf.get(name, "").strip().lower() == "true"]
+    if tls or not secured:
         return ""
     return (
-        f"Spark is secured by {', '.join(found)}, but rows and tokens of this flow cross the network as "
-        "they are: set Settings(tls=...)"
+        f"Spark is secured by {', '.join(secured)}, but rows and tokens of this flow are sent unencrypted: "
+        "set Settings(tls=...)"
     )
 
 
 def configure(
     builder: SparkSession.Builder, *, kafka: bool = False, s3: bool = False
 ) -> SparkSession.Builder:
-    """Give one's own session builder the settings that Penstock wants, with `kafka` Spark's connector for
-    it, and with `s3` Hadoop's file system for it (see `session`). What is set already stays: on the
-    builder, by spark-submit, in spark-defaults.conf, in the environment, or in a session that runs.
+    """Add Penstock's settings to a session builder of your own. With `kafka`, add Spark's Kafka connector;
+    with `s3`, add Hadoop's file system for S3 (see `session`). Existing settings stay: those of the builder,
+    of spark-submit, of spark-defaults.conf, of the environment, and of a running session.
 
     >>> from pyspark.sql import SparkSession
     >>> builder = configure(SparkSession.builder.appName("mine"))
@@ -129,7 +128,7 @@ def configure(
     known = known_settings(builder, os.environ)
     os.environ.setdefault("PYSPARK_PYTHON", known.get("spark.pyspark.python", sys.executable))
     shipped = shipped_package(known)
-    # The daemon must find Penstock when it begins, and not only when its workers do.
+    # The daemon must find Penstock already when it starts, before its workers do.
     brought = {} if shipped is None else {"spark.executorEnv.PYTHONPATH": shipped}
     timed = known.keys() & {"spark.network.timeout", *_LIVENESS}
     dynamic = known.get("spark.dynamicAllocation.enabled") == "true"
@@ -160,21 +159,24 @@ def session(
     s3: bool = False,
     conf: dict[str, str] | None = None,
 ) -> SparkSession:
-    """A session ready for flows: local unless `master`, spark-submit or spark-defaults.conf says otherwise.
-    What is in `conf` is set, whatever is set elsewhere; the rest is as in `configure`.
+    """Create a Spark session for flows. It is local, unless `master`, spark-submit or spark-defaults.conf
+    says otherwise. `conf` overrides all other settings; the rest is as in `configure`.
 
-    In local mode `cores` is the number of task slots (hosts hold one each, couriers need one per
-    source partition); there may be more of them than the machine has cores. Failed tasks are
-    retried, as on a cluster.
+    In local mode `cores` is the number of task slots. A host holds one, and couriers need one per source
+    partition. There may be more slots than the machine has cores. Failed tasks are retried, as on a cluster.
 
-    With `kafka` it has Spark's connector for Kafka, which flows in micro-batches read and write it by. If
-    `spark.jars`, `spark.jars.packages` or Spark's own jars do not have it already, it is taken from Maven
-    Central, once, and put into `spark.jars`, which ships it to executors. With `s3` it has Hadoop's s3a
-    in the same way, for checkpoints of flows in micro-batches.
+    `kafka` adds Spark's Kafka connector, which flows in micro-batches need to read and write Kafka. Unless
+    `spark.jars`, `spark.jars.packages` or Spark's own jars have it, it is downloaded once from Maven Central
+    and added to `spark.jars`, which ships it to executors. `s3` adds Hadoop's s3a in the same way, for
+    checkpoints of flows in micro-batches.
+
+    Spark logs errors only, and nothing about failures of hosts and couriers, which Penstock handles and logs.
+    Set `spark.log.level` to change that.
     """
     if master is not None and cores is not None:
         raise SettingError(
-            "session() got both master and cores", hint="write the cores into the master"
+            "session() got both master and cores",
+            hint='put the cores into the master: master="local[8]"',
         )
     slots = cores if cores is not None else max(8, 2 * (os.cpu_count() or 1))
     chosen = {"spark.app.name": app}
@@ -186,11 +188,11 @@ def session(
     builder = SparkSession.Builder().config(map={**chosen})
     quiet = _QUIET | {"spark.master": f"local[{slots},4]"}
     running, known = running_settings(), known_settings(builder, os.environ)
-    spoken = "spark.log.level" in known  # then somebody wants to see what Spark says
+    verbose = "spark.log.level" in known  # the user has chosen what Spark logs
     builder = _with_defaults(builder, quiet, known)
     builder = configure(builder, kafka=kafka, s3=s3)
     spark = builder.getOrCreate()
-    if not running and not spoken and has_default_log(spark):
+    if not running and not verbose and has_default_log(spark):
         quiet_handled_failures(spark)
     if ignored := ignored_settings(chosen, running):
         _log.warning(
@@ -203,8 +205,8 @@ def session(
 
 
 def ignored_settings(chosen: Mapping[str, str], running: Mapping[str, str]) -> list[str]:
-    """Names of settings that were chosen for a session and that the running one has otherwise, if there is
-    one. Settings of Spark SQL can change while a session runs, and so are never ignored.
+    """Names of chosen settings that differ from those of a running session and cannot change any more.
+    Settings of Spark SQL can always change, and so are never ignored.
 
     >>> ignored_settings({"spark.master": "local[8,4]", "spark.sql.a": "1"}, {"spark.master": "local[2]"})
     ['spark.master']
@@ -221,10 +223,10 @@ def ignored_settings(chosen: Mapping[str, str], running: Mapping[str, str]) -> l
 def quiet_session(
     app: str, cores: int, conf: dict[str, str] | None = None, master: str | None = None
 ) -> Iterator[SparkSession]:
-    """A session that ends with the block, in a process that has none yet: local, or a master's.
+    """A session that ends with the block, for a process without another session.
 
-    What Spark and its workers write to stderr goes to a file; its end is shown if the block fails.
-    Ctrl-C raises KeyboardInterrupt and does nothing else.
+    Spark and its workers write stderr to a file; its last lines are shown if the block fails. Ctrl-C only
+    raises KeyboardInterrupt.
     """
     with tempfile.TemporaryDirectory(prefix="penstock-log-") as folder:
         log = Path(folder, "stderr")
@@ -244,7 +246,7 @@ def quiet_session(
 
 @contextmanager
 def _stderr_to(log: Path) -> Iterator[None]:
-    """Processes that are started inside write their errors to the file, as long as they live."""
+    """Redirect the stderr of processes that are started inside the block to a file."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:
@@ -258,12 +260,12 @@ def _stderr_to(log: Path) -> Iterator[None]:
 
 
 def check_session(source: DataFrame | SparkSession) -> None:
-    """Refuse a session, or a DataFrame of one, in which hosts and couriers cannot work."""
+    """Raise a `SettingError` if hosts and couriers cannot work in the session of this source."""
     if type(source).__module__.startswith("pyspark.sql.connect"):
         raise SettingError(
             "this is a Spark Connect session, whose driver is elsewhere: hosts and couriers "
             "need the driver's SparkContext",
-            hint="make the session with ps.session(), or ps.configure(SparkSession.builder"
+            hint="create the session with ps.session(), or ps.configure(SparkSession.builder"
             '.master(...)), without "remote" and without SPARK_REMOTE in the environment',
         )
     spark = source.sparkSession if isinstance(source, DataFrame) else source
@@ -271,16 +273,16 @@ def check_session(source: DataFrame | SparkSession) -> None:
         raise SettingError(
             "spark.speculation is on: Spark would start second copies of hosts, which run as long as the "
             "query, and of couriers that wait for them",
-            hint="make the session with spark.speculation=false",
+            hint="create the session with spark.speculation=false",
         )
 
 
 def check_cores(
     spark: SparkSession, hosts: int, couriers: int = 1, patience_s: float = 0.0
 ) -> None:
-    """Hosts hold a task slot each, for as long as the query runs, and so do couriers of a live flow; others
-    need at least one. Executors of a session that was just made may still be on their way: they are
-    waited for, for some seconds at most."""
+    """Raise a `SettingError` if the session has too few task slots. A host, or a courier of a live flow,
+    holds one as long as the query runs; other couriers need at least one together. Executors of a new session
+    may still be starting, so this waits for them for up to `patience_s` seconds."""
     needed, slots = hosts + couriers, task_slots(spark)
     until = time.monotonic() + (0.0 if is_local(spark) else patience_s)
     while slots is not None and slots < needed and time.monotonic() < until:
@@ -289,13 +291,13 @@ def check_cores(
     if slots is not None and slots < needed:
         if not is_local(spark) and not executors(spark):
             raise SettingError(
-                f"the master {spark.sparkContext.master} has given this application no executor",
-                hint="check that workers run, and that one has the memory (spark.executor.memory) and the "
-                "cores (spark.executor.cores) free that an executor asks for",
+                f"this application has no executor from the master {spark.sparkContext.master}",
+                hint="check that workers run, and that one of them has the memory (spark.executor.memory) "
+                "and the cores (spark.executor.cores) of an executor free",
             )
         more = (
             f"start the session with ps.session(cores={(needed + 1) * task_cores(spark)}) or more; "
-            "in local mode there may be more of them than the machine has"
+            "in local mode that may be more than the machine has"
             if is_local(spark)
             else "give the application more cores, or turn on dynamic allocation"
         )
@@ -308,8 +310,8 @@ def check_cores(
 
 
 def task_slots(spark: SparkSession) -> int | None:
-    """How many tasks can run at a time on the executors that are there now; None where that is not known,
-    or changes with the load. Where there is no executor yet, Spark says 2."""
+    """Number of tasks that can run at the same time on the current executors; None if that is unknown or
+    changes with the load. Without any executor, Spark says 2."""
     context = spark.sparkContext
     elastic = context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
     if elastic or context.getConf().get("spark.default.parallelism") is not None:
@@ -318,5 +320,5 @@ def task_slots(spark: SparkSession) -> int | None:
 
 
 def task_cores(spark: SparkSession) -> int:
-    """The cores that Spark gives a task."""
+    """Number of cores per task."""
     return int(spark.sparkContext.getConf().get("spark.task.cpus", "1"))

@@ -1,5 +1,5 @@
-"""Where a flow's output goes: any Spark batch writer, a function, or a list for tests; and where rows
-go that came behind the watermark of a step."""
+"""Sinks for the output of a flow and for late rows: any Spark batch writer, a function, or a list for
+tests."""
 
 from __future__ import annotations
 
@@ -29,57 +29,66 @@ from penstock.state.store.files import Files
 _FILES = ("parquet", "orc", "json", "csv", "text", "avro")
 _MERGED = ("parquet", "orc", "json", "csv", "text")
 _WHOLE = (*_FILES, "noop", "delta")
-"""Formats whose writers run each partition of the output exactly as it is, in one job."""
+"""Formats whose writers run each partition of the output as it is, in one job."""
 
 
 class Sink(Protocol):
-    """Takes the output of one epoch, before the epoch is durable.
+    """Writes the output of one epoch, before the epoch is durable.
 
-    It is called again for the same epoch if that is run again: when a host died under it, even after this
-    call returned, and once more by the next start if the driver died. It need not read the DataFrame. One
-    that ignores an epoch which it has already says so by an attribute `takes_once` that is true. One that
-    can be written to in live mode has a method `live`, which gives what couriers write to. One that holds
-    connections has a method `close`, which is called when the query ends.
+    `write` is called again for an epoch that is run again: when a host was lost, even after the first call
+    returned, and after a crash of the driver. It need not read the DataFrame. A sink may have more members:
+
+    - `takes_once`, true if it ignores an epoch that it has already;
+    - `replaces`, the place, as text, where it replaces what the first run of an epoch wrote;
+    - `live()`, which returns the sink that couriers write to in live mode;
+    - `close()`, which is called when the query ends.
     """
 
     def write(self, df: DataFrame, epoch: int, flow_id: str) -> None: ...
 
 
 def live_sink(sink: Sink) -> LiveSink:
-    """What couriers write to in live mode; refuses a sink that only Spark can write to."""
+    """The sink that couriers write to in live mode. Raises a `SettingError` if only Spark can write to it."""
     live = getattr(sink, "live", None)
     if live is None:
         raise SettingError(
-            f"{type(sink).__name__} cannot be written to in live mode",
+            f"{type(sink).__name__} does not work in live mode",
             hint="use ps.to with kafka, parquet, json or csv, ps.foreach_arrow(function) or ps.collect()",
         )
-    found: LiveSink = live()
-    return found
+    made: LiveSink = live()
+    return made
 
 
 @dataclass(frozen=True)
 class Writer:
-    """A Spark batch writer. Made by `to`."""
+    """A Spark batch writer. `to` creates it."""
 
     format: str
     mode: str | None = None
     partition_by: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     merge_epochs: int = 0
+    """Number of epoch folders to merge into one; 0: none."""
 
     @property
     def takes_once(self) -> bool:
-        """Whether an epoch that is run again is ignored."""
+        """Whether the sink ignores an epoch that it has already."""
         return self.format == "delta"
 
     @property
+    def replaces(self) -> str | None:
+        """Folder in which the files of an epoch are replaced; None for other formats and modes."""
+        files = self.format in _FILES and self.mode is None
+        return str(self.options["path"]).rstrip("/") if files else None
+
+    @property
     def merges(self) -> bool:
-        """Whether folders of single epochs are merged."""
+        """Whether the folders of epochs are merged."""
         plain = not {"encoding", "charset"} & {option.lower() for option in self.options}
         return self.format in _MERGED and self.mode is None and self.merge_epochs > 0 and plain
 
     def live(self) -> LiveSink:
-        """What couriers write to in live mode. The options are pyarrow's there."""
+        """The sink that couriers write to in live mode, where options are those of pyarrow."""
         options = dict(self.options)
         if self.format == "kafka":
             return spark_kafka_sink(options)
@@ -87,7 +96,7 @@ class Writer:
             how = f", mode={self.mode!r}" if self.mode else ""
             how += f", partition_by={self.partition_by!r}" if self.partition_by else ""
             raise SettingError(
-                f"to({self.format!r}{how}) cannot be written to in live mode",
+                f"to({self.format!r}{how}) does not work in live mode",
                 hint="use kafka, parquet, json or csv without mode and partition_by, "
                 "ps.foreach_arrow(function) or ps.collect()",
             )
@@ -106,7 +115,7 @@ class Writer:
         if self.format in _FILES and self.mode is None:
             options["path"] = f"{options['path']}/epoch={epoch}"
             options.setdefault("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-            # Whatever the session says: what the epoch wrote before goes, all of it.
+            # Whatever the session says, all earlier output of the epoch must go.
             options["partitionOverwriteMode"] = "static"
             mode = "overwrite"
         if self.format == "delta":
@@ -125,53 +134,49 @@ def to(
     merge_epochs: int = 256,
     **options: Any,
 ) -> Writer:
-    """A sink that is any Spark batch writer: `to("parquet", path=...)`, `to("console")`.
+    """A sink for any Spark batch writer: `to("parquet", path=...)`, `to("console")`.
 
-    Files (parquet, orc, json, csv, text, avro) of an epoch go to a folder `epoch=N` below `path`, which is
-    replaced when the epoch is run again, after a crash or because a host died: exactly once for who reads
-    the folder, and readers get the epoch as a column. Who reads while an epoch is run again may find it
-    missing, or has seen what its first run wrote.
+    **Files** (parquet, orc, json, csv, text, avro) of an epoch go to the folder `epoch=N` below `path`, which
+    is replaced when the epoch is run again. So the folder has each row exactly once, and readers get the
+    epoch as a column. A reader may find an epoch missing, or see the output of its first run, while it is
+    run again.
 
-    When there are `merge_epochs` folders of epochs that cannot be run again, their files (all but avro) are
-    merged into few, in the folder of the last of them: its `epoch` then stands for all since the merged one
-    before. While that takes their place, as long as it takes to rename so many folders, readers may miss
-    rows of these epochs, or find a file gone; they never see a row twice. Who follows new files as they
-    come (Spark's own file stream) would take merged ones for new: 0 turns merging off.
+    Once there are `merge_epochs` folders of final epochs, their files (except avro) are merged into the
+    folder of the last one. Its `epoch` then stands for all of them. While the folders are renamed, readers
+    may miss rows of these epochs or find a file missing, but never see a row twice. Spark's file stream would
+    read merged files as new ones: set `merge_epochs=0` for it.
 
-    `to("kafka", servers=..., topic=..., key="user", value_format="json")` makes the messages: the key is a
-    column, the value all columns as JSON, as "arrow" or as "avro" (with `avro_schema`), or as "raw" the
-    column `value`; `options` are librdkafka's, `spark_options` those of Spark's writer. Each message has the
-    headers `penstock-id` and `penstock-run`, which tell what counts of rows that come again (see `RowIds`);
-    `start(delivery="transactional")` lets each be seen once. With the options of Spark's
-    writer (`kafka.bootstrap.servers`, `topic`) the columns `key` and `value` are written as they are.
+    **Kafka**: `to("kafka", servers=..., topic=..., key="user", value_format="json")`. The key is a column.
+    The value has all columns, as "json", "arrow" or "avro" (with `avro_schema`), or is the column `value`
+    ("raw"). `options` are those of librdkafka, `spark_options` those of Spark's writer. Each message has the
+    headers `penstock-id` and `penstock-run`, by which consumers can drop repeated rows (see `RowIds`). With
+    `start(delivery="transactional")` consumers see each row once. With the options of Spark's own writer
+    (`kafka.bootstrap.servers`, `topic`), the columns `key` and `value` are written as they are.
 
-    In live mode there are kafka, parquet, json and csv, with the options of librdkafka and pyarrow; files
+    **Live mode** supports kafka, parquet, json and csv, with the options of librdkafka and pyarrow. Files
     appear with each checkpoint.
 
-    Delta is written with a transaction id, and takes an epoch once. All other formats, and files with a
-    `mode` of their own, may get an epoch's rows again: after a crash, and when a host died after they were
-    written.
+    **Delta** is written with a transaction id, and takes an epoch once. All other formats, and files with a
+    `mode`, may get an epoch's rows more than once: after a crash, or if a host is lost after the write.
 
     >>> to("parquet", path="out").format
     'parquet'
     """
     if merge_epochs < 0 or merge_epochs == 1:
         raise SettingError(
-            f"merge_epochs is {merge_epochs}", hint="use 2 or more, or 0 to merge nothing"
+            f"merge_epochs is {merge_epochs}", hint="use 2 or more, or 0 to turn merging off"
         )
     if format == "kafka" and "servers" in options:
         return kafka_topic(**options)
     if format in _FILES and "path" not in options:
-        raise SettingError(
-            f"files of format {format} need a folder", hint='give path="some/folder"'
-        )
+        raise SettingError(f"to({format!r}) needs a folder", hint='add path="some/folder"')
     columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
     return Writer(format, mode, columns, options, merge_epochs)
 
 
 @dataclass(frozen=True)
 class KafkaTopic(Writer):
-    """A topic of Kafka with messages that Penstock makes, in both modes. Made by `to`."""
+    """A Kafka topic whose messages Penstock encodes, in both modes. `to` creates it."""
 
     sink: KafkaSink = field(kw_only=True)
     spark_options: tuple[tuple[str, str], ...] = field(kw_only=True, repr=False)
@@ -210,7 +215,7 @@ def kafka_topic(
     options: Mapping[str, Any] | None = None,
     spark_options: Mapping[str, Any] | None = None,
 ) -> KafkaTopic:
-    """A topic whose messages are made of rows. See `to`."""
+    """A Kafka topic whose messages are encoded rows. See `to`."""
     avro = (
         avro_schema
         if avro_schema is None or isinstance(avro_schema, str)
@@ -222,7 +227,7 @@ def kafka_topic(
 
 
 def spark_kafka_sink(options: dict[str, Any]) -> KafkaSink:
-    """What the options of Spark's writer to Kafka mean in live mode."""
+    """The live sink for the options of Spark's Kafka writer."""
     prefix = "kafka."
     clients = {
         name.removeprefix(prefix): v for name, v in options.items() if name.startswith(prefix)
@@ -231,14 +236,14 @@ def spark_kafka_sink(options: dict[str, Any]) -> KafkaSink:
     if not servers or not topic:
         raise SettingError(
             "to('kafka') needs servers and a topic",
-            hint='give to("kafka", servers="broker:9092", topic="out", key="user")',
+            hint='write to("kafka", servers="broker:9092", topic="out", key="user")',
         )
     return KafkaSink(servers, topic, "raw", "key", None, tuple(clients.items()))
 
 
 @dataclass(frozen=True)
 class ForeachArrow:
-    """A user's function of (Arrow batch, ids of its rows), run in couriers. Made by `foreach_arrow`."""
+    """A user's function of (Arrow batch, ids of its rows). `foreach_arrow` creates it."""
 
     function: ArrowFunction
 
@@ -267,15 +272,15 @@ class ForeachArrow:
 def foreach_arrow(function: ArrowFunction) -> ForeachArrow:
     """A sink that calls a function with each Arrow batch of output and the `RowIds` of its rows.
 
-    It is called where the rows are: in live couriers, or in Spark's tasks at the end of an epoch. Rows that
-    leave again after a failure have the epoch that they had.
+    The function runs in live couriers, or in Spark's tasks at the end of an epoch. Rows that are repeated
+    after a failure have the same epoch as before.
     """
     return ForeachArrow(function)
 
 
 @dataclass(frozen=True)
 class ForeachBatch:
-    """A user's function of (DataFrame, epoch). Made by `foreach_batch`."""
+    """A user's function of (DataFrame, epoch). `foreach_batch` creates it."""
 
     function: Callable[[DataFrame, int], None]
 
@@ -286,10 +291,10 @@ class ForeachBatch:
 def foreach_batch(function: Callable[[DataFrame, int], None]) -> ForeachBatch:
     """A sink that calls a function with each epoch's output, as Spark's `foreachBatch` does.
 
-    The output is held while the function runs: it may read it as often and in whichever way it likes, and
-    does not notice when an executor dies with some of it. It is called once all hosts have their rows. If
-    the epoch is run again, because a host died before it was durable or the driver did, the function is
-    called again with the same number, be it that the first call was done or broke off.
+    The output is kept while the function runs, so it may be read several times and in any way, even if an
+    executor is lost. The function is called once all hosts have their rows. If the epoch is run again,
+    because a host or the driver was lost before it was durable, the function is called again with the same
+    number, even if the first call had returned.
     """
     return ForeachBatch(function)
 
@@ -297,8 +302,8 @@ def foreach_batch(function: Callable[[DataFrame, int], None]) -> ForeachBatch:
 class Collect:
     """Keeps all output in the driver's memory, for tests and small results.
 
-    The output of an epoch that is run again takes the place of what it gave before. In live mode couriers
-    leave it in a folder of the machine, as the epoch passes: there it is for local sessions.
+    The output of an epoch that is run again replaces the earlier one. In live mode couriers write it to a
+    local folder, so this needs a local session.
 
     >>> Collect().rows()
     []
@@ -310,7 +315,7 @@ class Collect:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def live(self) -> LiveSink:
-        """What couriers write to in live mode."""
+        """The sink that couriers write to in live mode."""
         session = SparkSession.getActiveSession()
         if session is not None and not is_local(session):
             raise SettingError(
@@ -320,6 +325,11 @@ class Collect:
         self._folder = self._folder or tempfile.TemporaryDirectory(prefix="penstock-collect-")
         return FileSink("arrow", self._folder.name)
 
+    @property
+    def replaces(self) -> str:
+        """Name of this object: it replaces the rows of an epoch."""
+        return f"collect() {id(self)}"
+
     def write(self, df: DataFrame, epoch: int, flow_id: str) -> None:
         table = df.toArrow()
         with self._lock:
@@ -328,24 +338,24 @@ class Collect:
     def epochs(self) -> dict[int, pa.Table]:
         """The output by epoch."""
         with self._lock:
-            found = dict(self._epochs)
+            tables = dict(self._epochs)
         if self._folder is not None:
             files = Files(self._folder.name)
-            for file in sorted(files.below(""), key=lambda found: found.name):
+            for file in sorted(files.below(""), key=lambda file: file.name):
                 epoch = epoch_of(file.name)
                 if epoch is not None:
                     table = pa.ipc.open_file(files.read(file.name)).read_all()
-                    found[epoch] = (
-                        pa.concat_tables([found[epoch], table]) if epoch in found else table
+                    tables[epoch] = (
+                        pa.concat_tables([tables[epoch], table]) if epoch in tables else table
                     )
-        return dict(sorted(found.items()))
+        return dict(sorted(tables.items()))
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows, in the order of the epochs."""
         return [row for table in self.epochs().values() for row in table.to_pylist()]
 
     def latest(self, *key: str) -> dict[Any, dict[str, Any]]:
-        """The newest row for each value of the key columns: what an upsert sink would hold."""
+        """The newest row for each value of the key columns, as an upsert sink would have it."""
         pick = (lambda r: r[key[0]]) if len(key) == 1 else (lambda r: tuple(r[k] for k in key))
         return {pick(row): row for row in self.rows()}
 
@@ -356,11 +366,11 @@ def collect() -> Collect:
 
 
 def held(df: DataFrame, use: Callable[[DataFrame], None]) -> None:
-    """Run the couriers once, whole, and let `use` read their output from where Spark keeps it.
+    """Run all couriers once, and call `use` with their output, which Spark keeps meanwhile.
 
-    What reads only some partitions (show, limit) would otherwise leave part of the epoch undone, and
-    what merges them (coalesce) would run several couriers in one task. Output that is lost with an
-    executor is made again by Spark: its couriers get the answers that hosts keep for them.
+    Otherwise a sink that reads only some partitions (show, limit) would leave part of the epoch undone, and
+    one that merges them (coalesce) would run several couriers in one task. If an executor is lost, Spark
+    repeats its couriers, which get the same answers from the hosts.
     """
     kept = in_own_stage(df)
     try:
@@ -371,7 +381,7 @@ def held(df: DataFrame, use: Callable[[DataFrame], None]) -> None:
 
 
 def late_inputs(plan: FlowPlan) -> dict[str, tuple[str, int]]:
-    """Name of an input that rows can be late for, such as "window-1" or "join-2.right" -> (step, input)."""
+    """Name of an input that can have late rows, such as "window-1" or "join-2.right" -> (step, input)."""
     places: dict[str, tuple[str, int]] = {}
     for step in plan.keyed:
         sides = (".left", ".right") if len(step.plan.inputs) == 2 else ("",)
@@ -382,9 +392,9 @@ def late_inputs(plan: FlowPlan) -> dict[str, tuple[str, int]]:
 def late_sinks(
     plan: FlowPlan, sinks: Sink | dict[str, Sink] | None, output: Sink
 ) -> dict[tuple[str, int], Sink]:
-    """(step, input) -> the sink of its late rows, from what a user gave: by "window-1", "join-2.right".
+    """(step, input) -> sink of its late rows, from the `late_rows` of a user.
 
-    `output` is the flow's own sink: what replaces an epoch's rows cannot be shared by several.
+    `output` is the flow's own sink. A sink that replaces an epoch's rows cannot be used twice.
     """
     if sinks is None:
         return {}
@@ -393,7 +403,7 @@ def late_sinks(
         if len(places) > 1:
             raise SettingError(
                 f"late_rows is one sink, but rows can be late for {', '.join(places)}",
-                hint=f'give a sink for each that matters: late_rows={{"{next(iter(places))}": ...}}',
+                hint=f'set a sink by name: late_rows={{"{next(iter(places))}": ...}}',
             )
         sinks = dict.fromkeys(places, sinks)
     if unknown := set(sinks) - set(places):
@@ -404,25 +414,24 @@ def late_sinks(
     replaced = [replaces(sink) for sink in (output, *sinks.values())]
     if shared := [where for where in replaced if where is not None and replaced.count(where) > 1]:
         raise SettingError(
-            f"two sinks of the flow are one, {shared[0]}: each would replace the other's rows of an epoch",
-            hint="give the output, and the late rows of each step, a path or ps.collect() of its own",
+            f"two sinks of the flow write to {shared[0]}: each would replace the other's rows of an epoch",
+            hint="use a separate path or ps.collect() for the output and for the late rows of each step",
         )
     return {places[name]: sink for name, sink in sinks.items()}
 
 
 def replaces(sink: Sink) -> str | None:
-    """The one place where a sink replaces what an epoch wrote before; None: it does not."""
-    if isinstance(sink, Writer) and sink.format in _FILES and sink.mode is None:
-        return str(sink.options["path"]).rstrip("/")
-    return f"collect() {id(sink)}" if isinstance(sink, Collect) else None
+    """The place where a sink replaces earlier output of an epoch; None if it does not replace any."""
+    place: str | None = getattr(sink, "replaces", None)
+    return place
 
 
 @dataclass(frozen=True)
 class LateWriter:
-    """Gives an epoch's late rows to their sinks, when all hosts have sealed it and it is not durable yet.
+    """Writes an epoch's late rows to their sinks, after all hosts have sealed it and before it is durable.
 
-    A lost host repeats nothing. After a crash of the driver they may come again, as the epoch does: what
-    that means, the sink says.
+    The loss of a host repeats no late rows. A crash of the driver may, since the epoch is run again; the sink
+    decides what that means.
     """
 
     spark: SparkSession
@@ -433,6 +442,6 @@ class LateWriter:
         for place, table in rows.items():
             sink = self.sinks.get(place)
             if sink is not None:
-                # A sink that takes an epoch once, by this id, must not take these for others.
-                of = f"{self.flow_id}/{place[0]}.{place[1]}"
-                sink.write(pinned(self.spark.createDataFrame(table)), epoch, of)
+                # A sink that takes an epoch once must tell these rows from others by the id.
+                own_id = f"{self.flow_id}/{place[0]}.{place[1]}"
+                sink.write(pinned(self.spark.createDataFrame(table)), epoch, own_id)

@@ -1,5 +1,4 @@
-"""Sources that couriers can read by themselves, as DataFrames: what micro-batches read; and Python data
-sources of Spark as such sources."""
+"""Live sources as DataFrames for micro-batches, and Spark's Python data sources as live sources."""
 
 from __future__ import annotations
 
@@ -25,21 +24,22 @@ from penstock.state.variables.ddl import schema_of
 
 
 def active_session() -> SparkSession:
-    """The session that a flow without a DataFrame runs in."""
-    found = SparkSession.getActiveSession()
-    if found is None:
+    """The active session, for a flow without a DataFrame. Raises a `SettingError` if there is none."""
+    session = SparkSession.getActiveSession()
+    if session is None:
         raise SettingError(
-            "there is no Spark session for the flow", hint="make one first: spark = ps.session()"
+            "there is no Spark session for the flow", hint="create one first: spark = ps.session()"
         )
-    return found
+    return session
 
 
 @singledispatch
 def frame(source: LiveSource, spark: SparkSession, bound: int | None = None) -> DataFrame:
-    """The source as Spark reads it: rows for its decoder. An epoch takes at most `bound` of them, where the
-    source can be told and nobody has said otherwise."""
+    """The source as a DataFrame of undecoded rows. An epoch takes at most `bound` rows, if the source
+    supports a limit and the user has set none."""
     raise FlowError(
-        f"{type(source).__name__} cannot be read in micro-batches", hint='start it with mode="live"'
+        f"{type(source).__name__} cannot be read in micro-batches",
+        hint='start the flow with mode="live"',
     )
 
 
@@ -80,7 +80,7 @@ def _python(source: PythonSource, spark: SparkSession, bound: int | None = None)
 
 @dataclass(frozen=True)
 class StreamReaderMaker:
-    """Makes the stream reader of a Python data source, simple or not."""
+    """Creates the stream reader of a Python data source."""
 
     kind: type[DataSource]
     options: tuple[tuple[str, str], ...]
@@ -88,7 +88,7 @@ class StreamReaderMaker:
     def __call__(self) -> Any:
         made = self.made()
         schema = made.schema()
-        # Couriers have no session, and Spark's own reader of DDL needs one.
+        # Spark's parser of DDL needs a session, which couriers do not have.
         full = schema if isinstance(schema, StructType) else spark_schema(schema_of(schema))
         try:
             return made.streamReader(full)
@@ -100,19 +100,19 @@ class StreamReaderMaker:
 
 
 def source(kind: type[DataSource], **options: Any) -> PythonSource:
-    """A Python data source of Spark, given by its class, as the source of a flow.
+    """A Python data source of Spark as the source of a flow. `kind` is its class.
 
-    Spark reads it in micro-batches. In live mode its `streamReader` (or `simpleStreamReader`) runs in one
-    courier: what it reads between two offsets must be the same each time, as Spark asks for, too. Its
-    `commit` is called when a checkpoint is durable. Times without a zone are UTC.
+    In micro-batches Spark reads it. In live mode its `streamReader` (or `simpleStreamReader`) runs in one
+    courier. Rows between two offsets must be the same each time, as Spark also requires. Its `commit` is
+    called when a checkpoint is durable. Times without a time zone are UTC.
     """
-    given = tuple((name, str(value)) for name, value in options.items())
-    maker = StreamReaderMaker(kind, given)
+    texts = tuple((name, str(value)) for name, value in options.items())
+    maker = StreamReaderMaker(kind, texts)
     made = maker.made()
     columns = schema_of(made.schema())
     for method in ("streamReader", "simpleStreamReader"):
         if getattr(kind, method) is not getattr(DataSource, method):
-            return PythonSource(columns, maker, made.name(), given)
+            return PythonSource(columns, maker, made.name(), texts)
     raise FlowError(
-        f"{kind.__name__} has no stream reader", hint="give it streamReader or simpleStreamReader"
+        f"{kind.__name__} has no stream reader", hint="add streamReader or simpleStreamReader to it"
     )

@@ -1,4 +1,4 @@
-"""Everything `Flow.start` has settled, in either mode."""
+"""The options of a started flow, checked and complete, in either mode."""
 
 from __future__ import annotations
 
@@ -17,24 +17,27 @@ from penstock.state.store.store import Place
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What a started flow is to be."""
+    """The options of a started flow."""
 
     flow: FlowPlan
     spark: SparkSession
     sink: Sink
     store: Place
-    """Penstock's part of the checkpoint, claimed for this start."""
+    """Penstock's part of the checkpoint, which this start owns."""
     flow_id: str
+    """Id of the flow, which stays the same for the life of its checkpoint."""
     hosts: dict[str, int]
+    """Step -> number of hosts at the start."""
     migration: Migration
     settings: Settings
     sla: SLA | None
     elastic: Elastic | None
-    """How hosts follow the load; None: they do not."""
+    """Autoscaling settings; None if autoscaling is off."""
     close: bool
-    """When all that is there has been read, the input has ended."""
+    """Whether the input ends with the rows that there are now, so that all windows close."""
     late_rows: dict[tuple[str, int], Sink]
-    """(step, input) -> where rows go that came behind its watermark."""
+    """(step, input) -> sink for its late rows."""
     name: str | None
+    """Name of the query; None if it has none."""
     temporary: str
-    """A checkpoint folder of Penstock's own that goes when the query ends; empty: there is none."""
+    """Temporary checkpoint folder, which is removed when the query ends; "" if there is none."""

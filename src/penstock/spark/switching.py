@@ -1,7 +1,7 @@
-"""A checkpoint of one mode is continued in the other: where its sources are read from, told the other way.
+"""Continuing a checkpoint of one mode in the other, by converting the positions of its sources.
 
-In micro-batches Spark's log says how far sources were read, in live mode Penstock's manifest does. State,
-versions and their numbers are the same.
+In micro-batches the positions are in Spark's log, in live mode in Penstock's manifest. State and versions are
+the same in both modes.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from penstock.state.store.store import Store
 
 
 def to_live(folder: Folder, store: Store, sources: Sequence[LiveSource]) -> dict[str, Any]:
-    """Where a live flow goes on that ran in micro-batches: facts for its `flow.json`.
+    """Positions from which a flow that ran in micro-batches continues live, for its `flow.json`.
 
-    The newest manifest counts, also if Spark was not told of its epoch any more: the sink has it.
+    They are those of the newest manifest, even if Spark has not committed that epoch, since the sink has it.
     """
     version = max(store.epochs(), default=-1)
     if version < 0:
@@ -30,8 +30,8 @@ def to_live(folder: Folder, store: Store, sources: Sequence[LiveSource]) -> dict
     if offsets is None or store.damage(version):
         raise SettingError(
             f"{folder.spark} cannot be continued in live mode: version {version} is damaged, or "
-            "Spark's log of it is gone",
-            hint="continue it in micro-batches, and stop it in good order",
+            "missing in Spark's log",
+            hint="continue it in micro-batches, stop it with query.stop(), and then start it live",
         )
     return {
         "positions": {
@@ -45,7 +45,7 @@ def to_live(folder: Folder, store: Store, sources: Sequence[LiveSource]) -> dict
 def to_micro(
     folder: Folder, store: Store, sources: Sequence[LiveSource], sink: Sink, flow_id: str
 ) -> dict[str, Any]:
-    """Tell Spark's log where a flow goes on that ran live: facts for its `flow.json`."""
+    """Write the positions of a flow that ran live to Spark's log. Returns additions to its `flow.json`."""
     version = max(store.epochs(), default=-1)
     if version < 0:
         return {}
@@ -62,11 +62,11 @@ def to_micro(
 
 
 def must_be_live(sources: Sequence[LiveSource | None], uri: str) -> list[LiveSource]:
-    """The sources of a flow that was run live; refuses those that couriers cannot have read."""
-    found = [source for source in sources if source is not None]
-    if len(found) < len(sources):
+    """The sources of a flow that ran live. Raises a `CheckpointError` if one of them is a DataFrame."""
+    live = [source for source in sources if source is not None]
+    if len(live) < len(sources):
         raise CheckpointError(
-            f"{uri} was written in live mode, and the flow begins with a DataFrame",
-            hint="begin it with the same ps.kafka(...), ps.rate(...) or ps.source(...) as before",
+            f"{uri} was written in live mode, but a source of the flow is a DataFrame",
+            hint="use the same ps.kafka(...), ps.rate(...) or ps.source(...) as before",
         )
-    return found
+    return live

@@ -1,4 +1,4 @@
-"""Reading NEXMark events as files have them, and replaying them in batches."""
+"""Reading NEXMark events from files, and replaying them in batches."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_what_was_generated_is_read(format: str, tmp_path: Path) -> None:
     ],
 )
 def test_forms_of_times(written: Any, expected: datetime | None, tmp_path: Path) -> None:
-    """Alone, and in a file that has another form."""
+    """Alone, and in a file with another form of time."""
     for others in ([], [BID], [BID | {"date_time": 0}, BID]):
         rows = [*others, BID | {"date_time": written}]
         found = read(write_bids(tmp_path, *rows))["bid"].column("date_time")
@@ -350,7 +350,7 @@ def test_replay_of_some_streams(tmp_path: Path) -> None:
 
 
 def test_replay_holds_little_when_one_stream_is_far_ahead() -> None:
-    """All of one time, or of no time at all: nothing need be held back."""
+    """If all events have the same time or none, no event is held back."""
 
     def batches(count: int, time: int | None) -> Any:
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""The NEXMark generator: canonical proportions and skew, the same whatever the chunks."""
+"""The NEXMark generator: canonical proportions and skew, independent of the chunks."""
 
 from __future__ import annotations
 

@@ -16,6 +16,8 @@ from penstock.errors import FlowError, SettingError, StepError
 from penstock.live.sinks.kafka import KafkaSink
 from penstock.live.sinks.sink import LiveSink, RowIds
 from penstock.spark.sinks import live_sink
+from penstock.state.store.places import Place
+from tests.live.sinks.contract import check_delivers_once, check_replaces
 
 SCHEMA = pa.schema([("n", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
 
@@ -37,6 +39,8 @@ def run(sink: LiveSink, courier: int, epochs: dict[int, list[pa.RecordBatch]]) -
 
 
 def numbers(path: Path, format: str) -> list[int]:
+    if not list(path.glob("**/*.*")):
+        return []
     rows = ds.dataset(path, format=format, exclude_invalid_files=False).to_table(columns=["n"])
     return sorted(rows.column("n").to_pylist())
 
@@ -64,6 +68,14 @@ def test_files_appear_with_their_epoch_and_are_replaced_when_it_is_run_again(
     run(sink, 0, {6: [rows(3, 30)], 7: []})
     assert numbers(tmp_path / "out", format) == [1, 2, 3, 30]
     assert all(path.name == f"courier-0.{format}" for path in (tmp_path / "out").glob("*/*"))
+
+
+@pytest.mark.parametrize("format", ["parquet", "json", "csv"])
+def test_files_hold_the_contract_of_sinks(tmp_path: Path, format: str) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    check_replaces(live_sink(ps.to(format, path=str(one))), lambda: numbers(one, format))
+    sink = live_sink(ps.to(format, path=str(two)))
+    check_delivers_once(sink, lambda: numbers(two, format), Place(str(tmp_path / "checkpoint")))
 
 
 def test_many_small_chunks_become_few_row_groups(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
-"""The part `burst`: bursts of 3 to 10 times the load for 30 s, live: functions against hosts for all of it.
+"""The part `burst`: bursts of 3 to 10 times the load for 30 s, live, with functions or with overprovisioned
+hosts.
 
-NEXMark's bids are counted by auction. One host of a set service rate is 65 % busy when the burst comes. One
-side has functions that take what is beyond the hosts' target, the other as many hosts as the burst needs,
-from the beginning. p99 is that of the bids that arrive in the burst, from arrival to sink.
+NEXMark's bids are counted by auction. One host with a fixed service rate is 65 % busy before the burst. One
+side has functions that take the load beyond the hosts' target. The other has as many hosts as the burst
+needs, from the start. p99 is measured from arrival to sink, for the bids that arrive during the burst.
 """
 
 from __future__ import annotations
@@ -27,25 +28,25 @@ FUNCTIONS, HOSTS = "functions", "overprovisioned"
 SIDES = (FUNCTIONS, HOSTS)
 _STEP = "aggregate-1"
 _START_MS = 30_000
-"""Milliseconds until a new machine is there, as in `bench burst`."""
+"""Milliseconds until a new machine is up, as in `bench burst`."""
 
 
 @dataclass(frozen=True)
 class BurstScale:
-    """How much of it to run."""
+    """Size of the benchmark."""
 
     factors: tuple[int, ...] = (3, 5, 10)
     at_s: int = 10
     for_s: int = 30
     after_s: int = 5
     host_rate: float = 1_000.0
-    """Records a second that a host takes, and a function."""
+    """Records per second that a host, or a function, can process."""
     load: float = 0.65
-    """The part of the time that the stable load keeps the host busy."""
+    """Share of the time that the host is busy before the burst."""
     functions: int = 14
-    """Functions at most."""
+    """Most functions at the same time."""
     latency_s: float = 0.1
-    """The SLA's bound."""
+    """Bound of the SLA in seconds."""
 
     @property
     def seconds(self) -> int:
@@ -66,47 +67,47 @@ QUICK = BurstScale((3,), at_s=6, for_s=8, after_s=3)
 
 @dataclass(frozen=True)
 class LiveBurst:
-    """What a run gave."""
+    """The result of a run."""
 
     side: str
     factor: int
     stable_ms: float
-    """p99 of the bids that arrive before the burst."""
+    """p99 of the bids that arrive before the burst, in milliseconds."""
     burst_ms: float
-    """p99 of the bids that arrive in it."""
+    """p99 of the bids that arrive during the burst, in milliseconds."""
     peak_ms: float
-    """p99 of its worst second."""
+    """p99 of the worst second of the burst, in milliseconds."""
     function_rows: int
     p99_by_second: list[float | None]
 
 
 def run(show: Show, quick: bool = False) -> PartResult:
-    """Run all; takes seven minutes, one when quick."""
-    scale, found = QUICK if quick else FULL, list[LiveBurst]()
+    """Run all, which takes seven minutes, or one when quick."""
+    scale, runs = QUICK if quick else FULL, list[LiveBurst]()
     with sides.bench_session(cores=max(scale.factors) + 4) as spark:
         for factor in scale.factors:
             for side in SIDES:
-                one = burst(spark, scale, factor, side)
-                found.append(one)
+                result = burst(spark, scale, factor, side)
+                runs.append(result)
                 show(
-                    f"burst of {factor}, {side}: p99 {one.stable_ms:.0f} ms before, "
-                    f"{one.burst_ms:.0f} ms in it, {one.peak_ms:.0f} ms in its worst second"
+                    f"burst of {factor}, {side}: p99 {result.stable_ms:.0f} ms before, "
+                    f"{result.burst_ms:.0f} ms during it, {result.peak_ms:.0f} ms in its worst second"
                 )
-    return PartResult(asdict(scale), {"runs": [asdict(one) for one in found]})
+    return PartResult(asdict(scale), {"runs": [asdict(run) for run in runs]})
 
 
 def ratios(results: dict[str, Any]) -> dict[str, float]:
-    """p99 in the burst, functions over hosts: the geometric mean over its sizes."""
-    found = {(one["factor"], one["side"]): one["burst_ms"] for one in results["runs"]}
+    """p99 during the burst with functions, divided by that with hosts: the geometric mean over all sizes."""
+    p99_ms = {(run["factor"], run["side"]): run["burst_ms"] for run in results["runs"]}
     each = [
-        found[factor, FUNCTIONS] / found[factor, HOSTS]
-        for factor in dict.fromkeys(factor for factor, _ in found)
+        p99_ms[factor, FUNCTIONS] / p99_ms[factor, HOSTS]
+        for factor in dict.fromkeys(factor for factor, _ in p99_ms)
     ]
     return {"burst_p99_vs_overprovisioned": float(np.exp(np.mean(np.log(each))))}
 
 
 def burst(spark: SparkSession, scale: BurstScale, factor: int, side: str) -> LiveBurst:
-    """Run one, in a session of `bench_session`."""
+    """Run one burst in a session made by `bench_session`."""
 
     def flow(source: LiveSource) -> ps.Flow:
         bounded = bids_by_auction(source).sla(scale.latency_s)

@@ -1,7 +1,8 @@
 """The part `hotspots`: AutoFlow's moving hotspots, live.
 
-Rows are summed by key on hosts that stay. A share of them goes to one host's slots, and after a while to the
-next one's. Told is how even loads are in the last third of each place: the busiest host's rows over the mean.
+Rows are summed by key on a fixed number of hosts. A share of the rows goes to one host's slots, and after a
+while to the next one's. The metric is the busiest host's rows divided by the mean, in the last third of
+each period.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ BOUND = SLA(100, 1_000)
 
 
 def scenarios(quick: bool) -> tuple[LiveScenario, ...]:
-    """Shares of 50 and 80 %, on three and five hosts."""
+    """Hotspots with 50 and 80 % of the rows, on three and five hosts."""
     if quick:
         return (hotspot(0.5, 3, BALANCER, period_s=12),)
     return (hotspot(0.5, 3, BALANCER, period_s=24), hotspot(0.8, 5, BALANCER, period_s=24))
@@ -44,35 +45,35 @@ def scenarios(quick: bool) -> tuple[LiveScenario, ...]:
 
 @dataclass(frozen=True)
 class Evened:
-    """What a run gave."""
+    """The result of a run."""
 
     name: str
     max_over_mean: list[float]
-    """The busiest host's rows over the mean, in the last third of each place of the hotspot."""
+    """The busiest host's rows divided by the mean, in the last third of each of the hotspot's periods."""
     success: float
     """Share of windows, by slot, that kept an SLA of 100 ms over 1 s."""
     p99_ms: float
     by_second: dict[str, list[float | None]]
     rows_by_host: dict[str, list[float]]
-    """Rows of each host, by second."""
+    """Host -> its rows in each second."""
     settings: dict[str, Any]
 
 
 def run(show: Show, quick: bool = False) -> PartResult:
-    """Run all; takes two and a half minutes, 40 s when quick."""
+    """Run all, which takes two and a half minutes, or 40 s when quick."""
     with sides.bench_session(CORES) as spark:
-        found = [evened(spark, scenario, show) for scenario in scenarios(quick)]
+        runs = [evened(spark, scenario, show) for scenario in scenarios(quick)]
     settings = {"slots": SLOTS, "keys": _KEYS, "policy": BALANCER}
-    return PartResult(settings, {"runs": [asdict(one) for one in found]})
+    return PartResult(settings, {"runs": [asdict(run) for run in runs]})
 
 
 def ratios(results: dict[str, Any]) -> dict[str, float]:
-    """The worst place of any run."""
-    return {"hotspot_max_over_mean": max(max(one["max_over_mean"]) for one in results["runs"])}
+    """The worst period of any run."""
+    return {"hotspot_max_over_mean": max(max(run["max_over_mean"]) for run in results["runs"])}
 
 
 def evened(spark: SparkSession, scenario: LiveScenario, show: Show) -> Evened:
-    """Run one, in a session of `bench_session`."""
+    """Run one scenario in a session made by `bench_session`."""
     keyed = KeyedRows(_KEYS, skew(scenario.skew), SLOTS)
 
     def records(number: Numbers, t_us: Numbers) -> Records:
@@ -103,36 +104,37 @@ def evened(spark: SparkSession, scenario: LiveScenario, show: Show) -> Evened:
         settings=asdict(scenario),
     )
     show(
-        f"{scenario.name}: busiest over mean {outcome.max_over_mean}, success {outcome.success:.2%}, "
+        f"{scenario.name}: busiest host over mean {outcome.max_over_mean}, success {outcome.success:.2%}, "
         f"p99 {outcome.p99_ms:.0f} ms"
     )
     return outcome
 
 
 def by_host(epochs: Sequence[EpochProgress], seconds: int) -> dict[str, list[float]]:
-    """Rows of each host in each second; an epoch's are spread evenly over its time."""
+    """Rows of each host in each second. An epoch's rows are spread evenly over its duration."""
     starts = np.array([epoch.started_ms / 1000 for epoch in epochs])
-    found = {}
+    by_second = {}
     for name in sorted({host.host for epoch in epochs for host in epoch.hosts}):
         rows = [sum(host.rows for host in epoch.hosts if host.host == name) for epoch in epochs]
         total = np.concatenate([[0.0], np.cumsum(rows)[:-1]])
-        found[name] = np.diff(np.interp(np.arange(seconds + 1), starts, total)).round(1).tolist()
-    return found
+        passed = np.interp(np.arange(seconds + 1), starts, total)
+        by_second[name] = np.diff(passed).round(1).tolist()
+    return by_second
 
 
 def busiest_over_mean(
     rows: Mapping[str, Sequence[float]], seconds: int, period_s: int
 ) -> list[float]:
-    """The busiest host's rows over the mean, in the last third of each place of a hotspot.
+    """The busiest host's rows divided by the mean, in the last third of each of a hotspot's periods.
 
-    Without the last second, in which an epoch may begin that ends in the next place.
+    The last second is left out: an epoch that begins in it may end in the next period.
 
     >>> busiest_over_mean({"a": [9, 9, 9, 3, 3, 9], "b": [0, 0, 0, 1, 1, 0]}, 6, 6)
     [1.5]
     """
-    told = []
+    ratios = []
     for end in range(period_s, seconds + 1, period_s):
-        each = [sum(some[end - period_s // 3 - 1 : end - 1]) for some in rows.values()]
-        if sum(each):
-            told.append(round(max(each) * len(each) / sum(each), 3))
-    return told
+        totals = [sum(of_host[end - period_s // 3 - 1 : end - 1]) for of_host in rows.values()]
+        if sum(totals):
+            ratios.append(round(max(totals) * len(totals) / sum(totals), 3))
+    return ratios

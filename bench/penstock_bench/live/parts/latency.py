@@ -1,8 +1,9 @@
-"""The part `latency`: produce to receipt over one real Kafka broker, Penstock live beside its peers.
+"""The part `latency`: latency from produce to receipt over a real Kafka broker, of Penstock live and its
+peers.
 
-Every side keeps a count and a sum of each key, writes an update for what changed, and keeps its state durable
-every second. The sides take turns on the same broker, with the same producer and consumer; what they put
-out at the end is compared with the sums of all rows.
+Every side keeps a count and a sum per key, writes an update for each change, and makes its state durable
+every second. The sides run in turn on the same broker, with the same producer and consumer. Their final
+output is compared with the sums of all rows.
 """
 
 from __future__ import annotations
@@ -46,19 +47,19 @@ _MS = 1000
 
 @dataclass(frozen=True)
 class LiveScale:
-    """How much of it to run."""
+    """Size of the benchmark."""
 
     rates: tuple[int, ...] = (1_000, 10_000, 50_000)
     warm_s: float = 30.0
-    """Seconds of load before anything is measured: a JVM needs them."""
+    """Seconds of load before the measurement, to warm up the JVM."""
     seconds: float = 20.0
     """Seconds at each rate, of which the first tenth does not count."""
     backlog: int = 4_000_000
-    """Rows that each side works off at its own pace."""
+    """Rows of the backlog that each side processes as fast as it can."""
     change_s: float = 6.0
     """Seconds of load before and after a move or a kill."""
     generated: tuple[int, ...] = (500_000, 1_000_000, 2_000_000, 3_000_000, 3_500_000, 4_000_000)
-    """Rates of rows that couriers make themselves."""
+    """Rates, in rows per second, of rows that couriers generate themselves."""
 
 
 QUICK = LiveScale((1_000, 10_000), 8.0, 6.0, 1_500_000, 4.0, (500_000, 1_000_000))
@@ -66,7 +67,7 @@ FULL = LiveScale()
 
 
 def run(show: Show, quick: bool = False) -> PartResult:
-    """Run all sides, one after the other; takes about a quarter of an hour, four minutes when quick."""
+    """Run all sides in turn, which takes about a quarter of an hour, or four minutes when quick."""
     scale = QUICK if quick else FULL
     results: dict[str, Any] = {"sides": {}, "missing": {}}
     with live_arena(show) as arena:
@@ -83,7 +84,7 @@ def run(show: Show, quick: bool = False) -> PartResult:
 
 
 def ratios(results: dict[str, Any]) -> dict[str, float]:
-    """The figures that goals are set for; those of sides that are missing are left out."""
+    """The metrics that have goals, without those of missing sides."""
     sides, changes = results["sides"], results["changes"]
 
     def p99(side: str) -> float:
@@ -112,37 +113,37 @@ def ratios(results: dict[str, Any]) -> dict[str, float]:
 
 @dataclass
 class Compared:
-    """What is done to each side."""
+    """The measurements of each side."""
 
     arena: LiveArena
     scale: LiveScale
 
     def side(self, name: str) -> dict[str, Any]:
-        """Latency at each rate, and how fast a backlog goes."""
-        told: dict[str, Any] = {"rates": {}}
+        """Latency at each rate, and throughput on a backlog."""
+        result: dict[str, Any] = {"rates": {}}
         with self.arena.running(name) as (side, load):
             load.warm(self.scale.warm_s)
             for rate in self.scale.rates:
                 began_us, before_s = time.time_ns() // 1000, side.cpu_s()
                 load.produce(rate, self.scale.seconds)
                 cores = (side.cpu_s() - before_s) / self.scale.seconds
-                told["rates"][str(rate)] = {"began_us": began_us, "cores": round(cores, 2)}
+                result["rates"][str(rate)] = {"began_us": began_us, "cores": round(cores, 2)}
             received = load.end()
-        for rate, facts in told["rates"].items():
+        for rate, facts in result["rates"].items():
             began_us, length_us = facts.pop("began_us"), int(self.scale.seconds * 1e6)
-            some = measures.between(received, began_us + length_us // 10, began_us + length_us)
-            facts |= asdict(measures.latency(some))
+            counted = measures.between(received, began_us + length_us // 10, began_us + length_us)
+            facts |= asdict(measures.latency(counted))
             self.arena.show(
                 f"{name}: {int(rate):,} rows/s: p50 {facts['p50_ms']:.1f} ms, p99 {facts['p99_ms']:.1f} ms"
             )
-        told["right"] = load.right(received)
-        told["drained_per_s"] = self._drained(name)
-        self.arena.show(f"{name}: a backlog goes at {told['drained_per_s']:,.0f} rows/s")
-        return told
+        result["right"] = load.right(received)
+        result["drained_per_s"] = self._drained(name)
+        self.arena.show(f"{name}: backlog drained at {result['drained_per_s']:,.0f} rows/s")
+        return result
 
     def changes(self) -> dict[str, Any]:
-        """What a move, and kills, cost at 10,000 rows/s."""
-        found: dict[str, Any] = {}
+        """Latency during a move and after kills, at 10,000 rows/s."""
+        results: dict[str, Any] = {}
         scale = self.scale
         with self.arena.running("penstock_live") as (side, load):
             load.warm(scale.warm_s)
@@ -164,31 +165,31 @@ class Compared:
             before = measures.by_bin(received, at_us - span_us, bins)
             after = measures.by_bin(received, at_us, bins)
             worst = measures.latency(measures.between(received, at_us - 100_000, at_us + span_us))
-            found[change] = {
+            results[change] = {
                 "steady_ms": float(np.median([p99 for p99 in before if p99 is not None])),
                 "peak_ms": max((p99 for p99 in after if p99 is not None), default=float("nan")),
                 "recover_s": worst.max_ms / _MS,
                 "before_ms": before,
                 "after_ms": after,
             }
-        found["right"] = load.right(received)
-        return found
+        results["right"] = load.right(received)
+        return results
 
     def generated(self) -> dict[str, Any]:
-        """The highest rate of rows made by couriers that live holds with a p99 below 50 ms, and what
-        micro-batches take as fast as they go."""
-        told: dict[str, Any] = {}
+        """Throughput on rows that couriers generate: in live mode with a p99 below 50 ms, and in
+        micro-batches at full speed."""
+        result: dict[str, Any] = {}
         for mode in ("generated_live", "generated_micro"):
             words = [mode, ",".join(map(str, self.scale.generated)), str(self.scale.seconds)]
             folder = self.arena.place / mode
             side = SideProcess("penstock_bench.live.sides.generated", [*words, str(folder)], folder)
             try:
                 limit_s = UP_S + 4 * self.scale.seconds * len(self.scale.generated)
-                await_that("rows were made", lambda s=side: "done" in s.status, limit_s, side)  # type: ignore[misc]
-                told |= side.status["done"]
+                await_that("it was done", lambda s=side: "done" in s.status, limit_s, side)  # type: ignore[misc]
+                result |= side.status["done"]
             finally:
                 side.end()
-        return told
+        return result
 
     def _drained(self, name: str) -> float:
         rows = self.scale.backlog
@@ -196,13 +197,13 @@ class Compared:
             load = stack.enter_context(self.arena.load(f"{name}-backlog"))
             load.produce_all(rows)
             side = stack.enter_context(self.arena.side(name, load))
-            await_that("the backlog began to go", lambda: load.count() > 0, UP_S, side)
+            await_that("the first output", lambda: load.count() > 0, UP_S, side)
             until_quiet(load)
             received = load.end()
         return measures.drained_per_s(received, rows)
 
 
-def _pid(side: SideProcess, what: str) -> int:
-    """The process of the first courier or host of a side."""
-    found: dict[str, int] = side.status["couriers" if what == "courier" else "hosts"]
-    return next(iter(found.values()))
+def _pid(side: SideProcess, role: str) -> int:
+    """Process id of a side's first courier or host."""
+    pids: dict[str, int] = side.status["couriers" if role == "courier" else "hosts"]
+    return next(iter(pids.values()))

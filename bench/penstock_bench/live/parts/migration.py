@@ -1,9 +1,9 @@
-"""The part `migration`: half of the slots of a host move to a new one, by strategy and by size of the state.
+"""The part `migration`: half of a host's slots move to a new host, by strategy and size of the state.
 
-The thesis' experiment: a million keys, 4,000 updates a second. All keys are on one host in the beginning; a
-second one is up and has none. Couriers make the rows; when each of them is in the sink is noted there, from
-outside of the flow. Latency is from arrival to sink, by the 100 ms in which rows arrived. Between runs the
-slots are brought home, whole. Checkpoints go on every second; compactions are put off.
+A million keys get 4,000 updates per second. At first all keys are on one host, and a second host is empty.
+Couriers generate the rows; the sink records when each is done. Latency is from arrival to sink, by the 100
+ms in which rows arrived. Between runs the slots and their state are moved back. There is a checkpoint every
+second, and no compaction.
 """
 
 from __future__ import annotations
@@ -37,33 +37,36 @@ GOALS = {
 }
 KEYS, RATE, SLOTS = 1_000_000, 4_000, 64
 SIZES = {"50mb": 50, "500mb": 500, "5gb": 5_000}
-"""Bytes of payload per key."""
+"""Name of a size -> bytes of payload per key."""
 LAZY, PAUSE = "lazy(0)", "pause"
 TRICKLE = "lazy(16)"
 STRATEGIES = ("all_at_once", "batched(8)", "fluid", PAUSE, LAZY, TRICKLE)
-"""Lazy ones come last: to bring home what a row has never asked for takes minutes, out of the store."""
+"""Migrations in the order of the runs. Lazy ones come last: moving back state that was never requested takes
+minutes."""
 BIN_MS = 100
 _FILL_BYTES = 5_000_000
-"""Bytes of state that come in a tenth of a second, at the most, until all keys are there."""
+"""Most bytes of state that arrive in a tenth of a second while the keys are loaded."""
 _NO_COMPACTION = 10_000
-"""Epochs until a compaction: it would fall on one strategy and not on others."""
+"""Epochs until a compaction: more than a run has, so that none disturbs a single strategy."""
 _LOST_MS = 20_000
 """Milliseconds of silence after which a host is given up: copying gigabytes may keep it busy for seconds."""
 _QUIET, _QUIET_MS, _HOME_S = 3, 250.0, 90.0
-"""Epochs in a row, and their p99 at most, after which a query is at rest; seconds until it must be."""
+"""A query is at rest after this many epochs with a p99 below this many milliseconds. The third value is the
+timeout in seconds."""
 
 
 @dataclass(frozen=True)
 class MigrationScale:
-    """How much of it to run."""
+    """Size of the benchmark."""
 
     sizes: tuple[str, ...] = ("50mb", "500mb", "5gb")
     strategies: tuple[str, ...] = STRATEGIES
     small: tuple[str, ...] = ("all_at_once", PAUSE, LAZY)
-    """Strategies of all sizes but the largest."""
+    """Strategies that are run for all sizes but the largest."""
     before_s: float = 4.0
+    """Seconds before a move that are reported."""
     after_s: float = 8.0
-    """Seconds before and after a move that are told."""
+    """Seconds after a move that are reported."""
 
 
 FULL = MigrationScale()
@@ -72,27 +75,28 @@ QUICK = MigrationScale(("50mb",), STRATEGIES, after_s=4.0, before_s=3.0)
 
 @dataclass(frozen=True)
 class LiveMove:
-    """What a run gave."""
+    """The result of a run."""
 
     size: str
     strategy: str
     steady_ms: float
-    """p99 of 100 ms before the move, the median."""
+    """Median of the p99 of each 100 ms before the move."""
     peak_ms: float
     """p99 of the worst 100 ms from the move on."""
     before_ms: list[float | None]
+    """p99 of each 100 ms before the move."""
     after_ms: list[float | None]
-    """p99 of each 100 ms."""
+    """p99 of each 100 ms after the move."""
     moved_keys: int
     moved_bytes: int
 
 
 def run(show: Show, quick: bool = False) -> PartResult:
-    """Run all; takes about six minutes and 13 GB, a minute and a half when quick."""
+    """Run all, which takes about six minutes and 13 GB, or a minute and a half when quick."""
     scale, moves = QUICK if quick else FULL, list[LiveMove]()
     with sides.bench_session() as spark:
         for size in scale.sizes:
-            show(f"{size}: {KEYS:,} keys come")
+            show(f"{size}: loading {KEYS:,} keys")
             with moving_query(spark, size) as query:
                 for strategy in scale.strategies if size == scale.sizes[-1] else scale.small:
                     show(f"{size}: {strategy}")
@@ -101,7 +105,7 @@ def run(show: Show, quick: bool = False) -> PartResult:
                 moves.append(one)
                 show(
                     f"{one.size}: {one.strategy:<12} p99 {one.steady_ms:.1f} ms before, "
-                    f"{one.peak_ms:.1f} ms at worst; {one.moved_keys:,} keys moved"
+                    f"worst {one.peak_ms:.1f} ms; {one.moved_keys:,} keys moved"
                 )
     settings = {
         "keys": KEYS,
@@ -114,11 +118,11 @@ def run(show: Show, quick: bool = False) -> PartResult:
 
 
 def ratios(results: dict[str, Any]) -> dict[str, float]:
-    """The peaks of the largest state that was moved."""
-    found = {(one["size"], one["strategy"]): one for one in results["moves"]}
+    """Peak latencies in relation to each other, for each size of the state."""
+    moves = {(move["size"], move["strategy"]): move for move in results["moves"]}
     ratios: dict[str, float] = {}
-    for size in dict.fromkeys(one["size"] for one in results["moves"]):
-        lazy, pause = found[size, LAZY], found[size, PAUSE]
+    for size in dict.fromkeys(move["size"] for move in results["moves"]):
+        lazy, pause = moves[size, LAZY], moves[size, PAUSE]
         ratios[f"peak_pause_over_lazy_{size}"] = pause["peak_ms"] / lazy["peak_ms"]
         ratios[f"peak_lazy_over_steady_{size}"] = lazy["peak_ms"] / lazy["steady_ms"]
     return ratios
@@ -126,7 +130,7 @@ def ratios(results: dict[str, Any]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class _Asked:
-    """A move that was asked for."""
+    """A requested move. Times are in milliseconds since 1970."""
 
     strategy: str
     at_ms: float
@@ -145,7 +149,7 @@ class MovingQuery:
         self._received: Received = np.empty((0, 3), np.int64)
 
     def fill(self) -> None:
-        """Let every key come once, to one host, then let updates arrive."""
+        """Load every key once, onto one host, then start the updates."""
         self._go_home()
         Dial().turn(self._dial)
         until(self._query, lambda: self._rows() >= KEYS, 600)
@@ -154,7 +158,8 @@ class MovingQuery:
         until(self._query, lambda: self._rows() > KEYS + 3 * RATE, 60)
 
     def move(self, strategy: str, before_s: float, after_s: float) -> None:
-        """Bring all home, wait, ask for a move, and wait. `TRICKLE` moves the half that is still there."""
+        """Move all slots back, wait, request a move, and wait. `TRICKLE` moves the half that is still
+        there."""
         if strategy != TRICKLE:
             self._go_home()
             self._rest()
@@ -169,11 +174,11 @@ class MovingQuery:
         self._asked.append(_Asked(strategy, at_ms, time.time() * 1000))
 
     def ended(self) -> None:
-        """Keep what is known of the query, which ends now."""
+        """Save the query's progress and output before it ends."""
         self._epochs, self._received = list(self._query.progress), self._receipts.received()
 
     def moves(self, size: str, scale: MigrationScale) -> Iterator[LiveMove]:
-        """What each move cost."""
+        """The result of each move."""
         count = int((self._asked[-1].until_ms - self._start_ms) * RATE / 1000)
         updates = np.arange(count, dtype=np.int64)
         key = np.concatenate([np.arange(KEYS), drawn_keys(updates, KEYS, 0.0)])
@@ -212,7 +217,7 @@ class MovingQuery:
         until(self._query, self._at_home, _HOME_S)
 
     def _at_home(self) -> bool:
-        """Whether nothing is left to move, of slots or of their state."""
+        """Whether all slots and their whole state are back on the first host."""
         if self._query.status.pending_slots or not self._query.progress:
             return False
         owned = self._query.placements()[self._step]
@@ -221,7 +226,7 @@ class MovingQuery:
         return whole and all(one["host"].endswith("/0") for one in owned if one["slots"])
 
     def _rest(self) -> None:
-        """Wait until rows are as fast as they are at rest, or for some time."""
+        """Wait until the query is at rest, or for `_HOME_S` seconds."""
         asked_ms = time.time() * 1000
         deadline = time.monotonic() + _HOME_S
 
@@ -244,7 +249,7 @@ class MovingQuery:
 
 @contextmanager
 def moving_query(spark: SparkSession, size: str) -> Iterator[MovingQuery]:
-    """The query with all its keys in memory and updates arriving; it ends with the block."""
+    """A query with all keys in memory and updates arriving; it ends with the block."""
     payload = SIZES[size]
     load = TallyLoad(KEYS, RATE, payload, min(20_000, _FILL_BYTES // payload))
     with tempfile.TemporaryDirectory(prefix="penstock-moves-", ignore_cleanup_errors=True) as place:

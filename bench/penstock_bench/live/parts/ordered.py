@@ -1,7 +1,7 @@
-"""The part `ordered`: what the order of arrival costs in a live chain of two keyed steps.
+"""The part `ordered`: the cost of preserving arrival order in a live chain of two keyed steps.
 
-The same flow with `ordered()` and without, on one host and on two: latency at a steady rate, and the rows
-a second that it takes of a source that has always more.
+The same flow runs with and without `ordered()`, on one host and on two. Measured are latency at a steady
+rate, and throughput from a source that never runs out of rows.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from penstock_bench.report import Goal, PartResult, Show
 GOALS: dict[str, Goal] = {}
 KEYS, SLOTS = 100_000, 64
 _WARM = 4
-"""Epochs, of a second each, that do not count."""
+"""Epochs of a second at the start that do not count."""
 
 
 @dataclass(frozen=True)
 class OrderedScale:
-    """How much of it to run."""
+    """Size of the benchmark."""
 
     hosts: tuple[int, ...] = (1, 2)
     rate: int = 10_000
     most: int = 4_000_000
-    """Rows a second that are offered where throughput is measured."""
+    """Rows per second offered when throughput is measured."""
     seconds: int = 10
 
 
@@ -40,19 +40,20 @@ FULL, QUICK = OrderedScale(), OrderedScale(hosts=(2,), seconds=4)
 
 @dataclass(frozen=True)
 class Chain:
-    """One side."""
+    """The result of one side."""
 
     hosts: int
     ordered: bool
     p50_ms: float
+    """Median of the epochs' p50 at the steady rate."""
     p99_ms: float
-    """The medians of the epochs', at the steady rate."""
+    """Median of the epochs' p99 at the steady rate."""
     rows_per_s: float
-    """Rows that were taken a second, of a source that has always more."""
+    """Rows per second processed from a source that never runs out."""
 
 
 class Marked(ps.KeyedProcessor):
-    """Gives every row back with the number of rows of its key so far."""
+    """Outputs every row with the number of rows of its key so far."""
 
     output_schema = "key long, value long, n long"
 
@@ -72,24 +73,24 @@ class Marked(ps.KeyedProcessor):
 
 
 def run(show: Show, quick: bool = False) -> PartResult:
-    """Run all; takes three minutes, 40 s when quick."""
-    scale, found = QUICK if quick else FULL, list[Chain]()
+    """Run all, which takes three minutes, or 40 s when quick."""
+    scale, chains = QUICK if quick else FULL, list[Chain]()
     with sides.bench_session() as spark:
         for hosts in scale.hosts:
             for ordered in (False, True):
                 latency = _measured(spark, hosts, ordered, scale.rate, scale.seconds)
-                taken = _measured(spark, hosts, ordered, scale.most, scale.seconds)
-                one = Chain(hosts, ordered, latency.p50_ms, latency.p99_ms, taken.rows_per_s)
-                found.append(one)
+                most = _measured(spark, hosts, ordered, scale.most, scale.seconds)
+                chain = Chain(hosts, ordered, latency.p50_ms, latency.p99_ms, most.rows_per_s)
+                chains.append(chain)
                 show(
-                    f"{hosts} hosts, {'ordered' if ordered else 'unordered'}: p99 {one.p99_ms:.1f} ms "
-                    f"at {scale.rate:,} rows/s; at most {one.rows_per_s:,.0f} rows/s"
+                    f"{hosts} hosts, {'ordered' if ordered else 'unordered'}: p99 {chain.p99_ms:.1f} ms "
+                    f"at {scale.rate:,} rows/s; at most {chain.rows_per_s:,.0f} rows/s"
                 )
-    return PartResult(asdict(scale) | {"keys": KEYS}, {"chains": [asdict(one) for one in found]})
+    return PartResult(asdict(scale) | {"keys": KEYS}, {"chains": [asdict(c) for c in chains]})
 
 
 def ratios(results: dict[str, Any]) -> dict[str, float]:
-    """Ordered over unordered, on the most hosts."""
+    """Ordered divided by unordered, on the largest number of hosts."""
     most = max(one["hosts"] for one in results["chains"])
     of = {one["ordered"]: one for one in results["chains"] if one["hosts"] == most}
     return {
@@ -116,17 +117,17 @@ def _measured(spark: SparkSession, hosts: int, ordered: bool, rate: int, seconds
     with sides.folder(spark) as folder, running(start, folder) as query:
         until(query, lambda: len(query.progress) > _WARM + seconds, 120 + 4 * seconds)
         epochs = query.progress[_WARM:]
-    told = [epoch.latency for epoch in epochs if epoch.latency is not None]
+    latencies = [epoch.latency for epoch in epochs if epoch.latency is not None]
     span_s = (epochs[-1].started_ms - epochs[0].started_ms) / 1000
     return _Measured(
-        statistics.median(one.p50_ms for one in told),
-        statistics.median(one.p99_ms for one in told),
+        statistics.median(latency.p50_ms for latency in latencies),
+        statistics.median(latency.p99_ms for latency in latencies),
         sum(epoch.rows for epoch in epochs[:-1]) / span_s,
     )
 
 
 class Passed(ps.KeyedProcessor):
-    """Gives every row back."""
+    """Outputs every row unchanged."""
 
     output_schema = "key long, value long, n long"
 
@@ -135,4 +136,4 @@ class Passed(ps.KeyedProcessor):
 
 
 def _drop(batch: pa.RecordBatch, ids: object) -> None:
-    """A sink that keeps nothing."""
+    """A sink that drops all rows."""

@@ -1,11 +1,11 @@
-"""The part `switch`: StreamSwitch's workloads under an SLA, live, on hosts of a set service rate.
+"""The part `switch`: StreamSwitch's workloads under an SLA, live, on hosts with a fixed service rate.
 
-    exchange   orders of the day from 40 s before its second opening, one in four, through the auction
-    sine       NEXMark's bids, counted by auction, as many as a sine says
-    wordcount  sentences are split and words counted, two steps, as many as a sine says
+    exchange   an auction on a quarter of the day's orders, from 40 s before its second opening
+    sine       NEXMark's bids, counted by auction, at a sinusoidal rate
+    wordcount  sentences are split and words counted, in two steps, at a sinusoidal rate
 
-Success is the share of windows, slot by slot, in which the average latency of what was done kept the bound,
-by every record's latency from arrival to sink, followed from outside of the flow.
+Success is the share of windows, slot by slot, in which the average latency was within the bound. Every
+record's latency from arrival to sink is measured, outside of the flow.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ GOALS = {
     "success_wordcount": Goal(at_least=0.97),
 }
 CORES = 20
-"""Task slots: hosts and a courier."""
+"""Task slots, for hosts and a courier."""
 Steps = Callable[[LiveSource], ps.Flow]
-"""Makes a flow of a source."""
+"""A function from a source to a flow."""
 _OPENING_S, _ONE_IN = 7_160.0, 4
 _WORDS = 20_000
 
@@ -60,17 +60,18 @@ class Scenario:
     name: Literal["exchange", "sine", "wordcount"]
     seconds: int
     hosts: Mapping[str, int]
-    """Hosts in the beginning, by step."""
+    """Step -> its number of hosts at the start."""
     paces: Mapping[str, float]
-    """Records a second that a host of each step takes."""
+    """Step -> records per second that one of its hosts can process."""
     at_most: int
+    """Most hosts of a step."""
     sla: SLA
     rate: str = ""
-    """The shape of the load; the exchange has its own."""
+    """Shape of the load; the exchange has its own."""
     warm_up_s: int = 5
-    """Seconds of the load that are not judged."""
+    """Seconds at the start of the load that are not measured."""
     policy: str | None = "switch"
-    """None: hosts stay as they are."""
+    """Name of the policy; None for no autoscaling."""
 
 
 EXCHANGE = Scenario(
@@ -99,34 +100,34 @@ QUICK = (
 
 @dataclass(frozen=True)
 class Switched:
-    """What a run gave. Times are seconds from the beginning of the load."""
+    """The result of a run. Times are in seconds from the start of the load."""
 
     name: str
     success: float
     success_of_worst_slot: float
     possible: float | None
-    """The success of one queue in the order of arrival that all hosts allowed take from, from the first
-    second on, at no further cost; None: not computed."""
+    """Upper bound of the success: that of a single queue in arrival order, served by the largest allowed
+    number of hosts from the start without overhead. None if not computed."""
     hosts: float
-    """Hosts on average, of all steps."""
+    """Average number of hosts, over all steps."""
     p99_ms: float
     by_second: dict[str, list[float | None]]
     began: list[dict[str, Any]]
-    """When which treatments began."""
+    """Treatments, with the times at which they began."""
     settings: dict[str, Any] = field(default_factory=dict)
 
 
 def run(show: Show, quick: bool = False) -> PartResult:
-    """Run all; takes six minutes, three when quick."""
+    """Run all, which takes six minutes, or three when quick."""
     scenarios = QUICK if quick else FULL
     with sides.bench_session(CORES) as spark:
-        found = [switched(spark, scenario, show) for scenario in scenarios]
-    return PartResult({"slots": SLOTS}, {"runs": [asdict(one) for one in found]})
+        runs = [switched(spark, scenario, show) for scenario in scenarios]
+    return PartResult({"slots": SLOTS}, {"runs": [asdict(run) for run in runs]})
 
 
 def ratios(results: dict[str, Any]) -> dict[str, float]:
-    """The success of each run, and what was possible at the opening."""
-    success = {one["name"]: one for one in results["runs"]}
+    """The success of each run, and its upper bound for the exchange."""
+    success = {run["name"]: run for run in results["runs"]}
     found = {}
     for name, ratio in (
         ("exchange", "success_exchange_opening"),
@@ -141,7 +142,7 @@ def ratios(results: dict[str, Any]) -> dict[str, float]:
 
 
 def switched(spark: SparkSession, scenario: Scenario, show: Show) -> Switched:
-    """Run one, in a session of `bench_session`."""
+    """Run one scenario in a session made by `bench_session`."""
     load, flow = LOADS[scenario.name](scenario)
     trial = Trial(
         load,
@@ -182,15 +183,15 @@ def _outcome(scenario: Scenario, done: Tried) -> Switched:
         p99_ms=float(np.percentile(row_ms, 99)) if len(row_ms) else float("nan"),
         by_second=truth.by_second(seconds) | {"hosts": hosts_by_second(epochs, seconds)},
         began=[
-            {"at_s": round((one.time_ms - done.began.start_ms) / 1000, 2), "text": one.text}
-            for one in began
+            {"at_s": round((entry.time_ms - done.began.start_ms) / 1000, 2), "text": entry.text}
+            for entry in began
         ],
         settings=asdict(scenario),
     )
 
 
 def _possible(scenario: Scenario, truth: Truth) -> float:
-    """The success of one queue that all hosts allowed take from, of the same records."""
+    """Success for the same records of a single queue served by the largest allowed number of hosts."""
     (pace,) = scenario.paces.values()
     t_us = np.round(truth.arrival_s * 1e6).astype(np.int64)
     done = as_fast_as(t_us, pace * scenario.at_most)
@@ -202,22 +203,22 @@ def _possible(scenario: Scenario, truth: Truth) -> float:
 
 
 class TimedAuction(Auction):
-    """An auction that also tells, with each call, how many orders of its stock it has taken."""
+    """An auction that also outputs, with each call, the number of orders of its stock so far."""
 
     def handle_input_rows(self, key: Any, rows: Any, timers: Any) -> list[tuple[Any, ...]]:
-        given = super().handle_input_rows(key, rows, timers)
+        output = super().handle_input_rows(key, rows, timers)
         (taken, _) = self._seen.get() or (0, 0)
-        return [*given, (*key, "taken", None, None, None, None, None, taken)]
+        return [*output, (*key, "taken", None, None, None, None, None, taken)]
 
 
 def taken_orders(batch: pa.RecordBatch) -> tuple[Numbers, Numbers]:
-    """Stocks, and how many orders of each have been taken."""
+    """Stocks, and the number of orders of each so far."""
     rows = batch.filter(pc.equal(batch.column("event"), "taken"))
     return rows.column("stock").to_numpy(), rows.column("quantity").to_numpy()
 
 
 def _exchange(scenario: Scenario) -> tuple[Load, Steps]:
-    for_s = scenario.seconds + GRACE_S  # rows go on while the last ones are awaited
+    for_s = scenario.seconds + GRACE_S  # rows continue to arrive while the last ones are awaited
     orders, content = excerpt(day(), _OPENING_S, for_s, _ONE_IN, Traders())
 
     def records(number: Numbers, t_us: Numbers) -> Records:
@@ -236,13 +237,13 @@ def _auction(orders: LiveSource) -> ps.Flow:
 
 
 def bids_by_auction(source: LiveSource) -> ps.Flow:
-    """How many bids an auction has, and the highest: an update for each bid, or for some together."""
+    """The number of bids per auction and the highest one, updated for each bid or for several together."""
     keyed = ps.flow(source).key_by("auction", slots=SLOTS)
     return keyed.aggregate(n=ps.count(), price=ps.max("price"))
 
 
 def bids(rate: str, seed: int = 1) -> Load:
-    """NEXMark's bids, as many as a shape says."""
+    """NEXMark's bids, arriving in this shape."""
     content = MixedEvents({"bid": {"auction": "auction", "price": "price"}}, scaled_down(seed))
 
     def records(number: Numbers, t_us: Numbers) -> Records:
@@ -253,7 +254,7 @@ def bids(rate: str, seed: int = 1) -> Load:
 
 
 def slots_of_ints(keys: Numbers) -> Numbers:
-    """The slots of keys that are integers."""
+    """Slots of integer keys."""
     return np.asarray(slots_of(int_keys(keys).hashes, SLOTS), np.int64)
 
 
@@ -261,7 +262,7 @@ def slots_of_ints(keys: Numbers) -> Numbers:
 
 
 def counted_words(batch: pa.RecordBatch) -> tuple[Numbers, Numbers]:
-    """Ranks of words, and how often each has come."""
+    """Ranks of words, and the count of each so far."""
     ranks = pc.index_in(batch.column("word"), value_set=vocabulary(_WORDS))
     return ranks.to_numpy(), batch.column("n").to_numpy()
 

@@ -1,5 +1,6 @@
-"""The sides of `penstock bench live`: the same sums, each side a process that runs until it is ended.
+"""The sides of `penstock bench live`: the same sums in different engines, each in a process that runs until
+ended.
 
-Rows {"k", "v", "t"} come from one Kafka topic as JSON; for each change of a key's count and sum
-{"k", "n", "s", "t"} goes to another one, with the newest "t" of the key.
+They read JSON rows {"k", "v", "t"} from one Kafka topic. For each change of a key's count and sum they write
+{"k", "n", "s", "t"} to another, with the newest "t" of the key.
 """

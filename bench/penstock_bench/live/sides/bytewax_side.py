@@ -1,6 +1,6 @@
 """The bench's flow on Bytewax: `python -m penstock_bench.live.sides.bytewax_side SERVERS IN OUT FOLDER`.
 
-Needs Bytewax in the path. It keeps its state in a recovery store, written every second, as Penstock does.
+Needs Bytewax on the Python path. State is written to a recovery store every second, as Penstock does.
 """
 
 from __future__ import annotations

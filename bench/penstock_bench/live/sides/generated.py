@@ -1,7 +1,7 @@
-"""Rows that couriers make: `python -m penstock_bench.live.sides.generated KIND RATES SECONDS FOLDER`.
+"""Throughput on generated rows: `python -m penstock_bench.live.sides.generated KIND RATES SECONDS FOLDER`.
 
-KIND "generated_live" tries each rate for so many seconds and keeps the highest whose p99 is below 50 ms;
-"generated_micro" takes a source that is never empty, and counts rows a second.
+KIND "generated_live" tries each rate for SECONDS and reports the highest whose p99 is below 50 ms;
+"generated_micro" measures the rows per second from a source that is never empty.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _BATCH = 1_000_000
 
 
 def main(kind: str, rates: str, seconds: str, folder: str) -> None:
-    """Measure, and leave the figures in the folder."""
+    """Measure, and write the results to the folder."""
     place = Path(folder)
     with sides.bench_session(cores=8):
         if kind == "generated_live":
-            told = _live([int(rate) for rate in rates.split(",")], float(seconds), place)
+            result = _live([int(rate) for rate in rates.split(",")], float(seconds), place)
         else:
-            told = _micro(float(seconds))
-    (place / "status.new").write_text(json.dumps({"done": told}))
+            result = _micro(float(seconds))
+    (place / "status.new").write_text(json.dumps({"done": result}))
     (place / "status.new").rename(place / "status.json")
     threading.Event().wait()
 
@@ -50,10 +50,10 @@ def _live(rates: list[int], seconds: float, place: Path) -> dict[str, Any]:
             epochs = query.progress[-int(seconds) :]
         finally:
             query.stop()
-        rows = sum(one.rows for one in epochs[1:])
+        rows = sum(epoch.rows for epoch in epochs[1:])
         span_s = (epochs[-1].started_ms - epochs[0].started_ms) / 1000
-        # As many rows in each epoch, so that their mean is near the percentile of all.
-        each = [one.latency.p99_ms for one in epochs if one.latency is not None]
+        # Epochs have equal numbers of rows, so the mean of their p99 is near the p99 of all rows.
+        each = [epoch.latency.p99_ms for epoch in epochs if epoch.latency is not None]
         p99 = sum(each) / len(each)
         tried[str(rate)] = {"rows_per_s": rows / span_s, "p99_ms": p99, "worst_ms": max(each)}
         if p99 < P99_MS and rows / span_s > 0.95 * rate:
@@ -62,7 +62,7 @@ def _live(rates: list[int], seconds: float, place: Path) -> dict[str, Any]:
 
 
 def _drop(batch: pa.RecordBatch, ids: object) -> None:
-    """A sink that keeps nothing."""
+    """A sink that drops all rows."""
 
 
 def _micro(seconds: float) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def _micro(seconds: float) -> dict[str, Any]:
         _await_epochs(query, 8 + int(seconds))
         epochs = query.progress[8:]
     span_s = (epochs[-1].started_ms - epochs[0].started_ms) / 1000
-    return {"micro_per_s": sum(one.rows for one in epochs[:-1]) / span_s}
+    return {"micro_per_s": sum(epoch.rows for epoch in epochs[:-1]) / span_s}
 
 
 def _await_epochs(query: ps.FlowQuery, count: int) -> None:

@@ -1,6 +1,6 @@
 """The bench's flow on Pathway: `python -m penstock_bench.live.sides.pathway_side SERVERS IN OUT FOLDER`.
 
-Needs Pathway in the path. It keeps its state in a folder, written every second, as Penstock does.
+Needs Pathway on the Python path. State is written to a folder every second, as Penstock does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The bench's flow on Spark: `python -m penstock_bench.live.sides.spark_side SERVERS IN OUT FOLDER KIND`.
 
-KIND is "live" or "micro" for Penstock's two ways to run it, "native" for Spark's own aggregation, or
-"transactional" and the time between checkpoints.
+KIND is "live" or "micro" for Penstock's two modes, "native" for Spark's own aggregation, or "transactional",
+followed by the time between checkpoints.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from penstock_bench.sides import ROCKSDB, keep_state_in
 HOSTS, SLOTS = 2, 64
 _ROW = "k long, v long, t long"
 _AT_MOST = {"maxOffsetsPerTrigger": "500000"}
-"""Rows of a micro-batch at most: so a backlog takes several, and the first one, with all that starts up, does
-not count."""
+"""Most rows of a micro-batch, so that a backlog takes several and the first one, with the start-up costs,
+can be left out of the measurement."""
 _POLL_S = 0.05
 
 
 class _Topics(NamedTuple):
-    """Where rows come from, and where updates go."""
+    """The Kafka topics of rows and of updates."""
 
     servers: str
     source: str
@@ -38,7 +38,7 @@ class _Topics(NamedTuple):
 def main(
     servers: str, source: str, sink: str, folder: str, kind: str, checkpoint_every: str = "1s"
 ) -> None:
-    """Run the flow until the process is told to end."""
+    """Run the flow until SIGTERM."""
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     options: dict[str, dict[str, Any]] = {
@@ -77,13 +77,13 @@ def _penstock(
         while not over.wait(_POLL_S):
             if not query.is_active:
                 raise RuntimeError(query.status.message)
-            _tell(folder, query)
+            _write_status(folder, query)
             _obey(folder, query)
     finally:
         query.stop()
 
 
-def _tell(folder: Path, query: ps.FlowQuery) -> None:
+def _write_status(folder: Path, query: ps.FlowQuery) -> None:
     status = query.status
     file = folder / "status.new"
     file.write_text(json.dumps({"hosts": status.hosts, "couriers": status.couriers}))
@@ -91,7 +91,7 @@ def _tell(folder: Path, query: ps.FlowQuery) -> None:
 
 
 def _obey(folder: Path, query: ps.FlowQuery) -> None:
-    """Do what the bench asks for: all slots of the first host, half of them all, go to the other."""
+    """On a command of the bench, move the first host's slots, half of all, to the other host."""
     command = folder / "command"
     if command.exists():
         command.unlink()

@@ -1,7 +1,6 @@
-"""A checkpoint seen from outside: no Spark, no running query, and nothing in it is changed.
+"""Read-only access to a checkpoint, without Spark or a running query: the core of `penstock state`.
 
-`penstock state` is made of this. Whatever is shown is a version that a manifest vouches for, so a
-query may well be running on the folder meanwhile.
+It shows only versions that have a manifest, so a query may run on the folder at the same time.
 """
 
 from __future__ import annotations
@@ -55,14 +54,15 @@ from penstock.state.store.store import (
 from penstock.state.table.table import KEY, SLOT
 
 _TRIES = 3
-"""How often a reading begins anew because its version was removed meanwhile."""
+"""Attempts at a read whose version may be removed meanwhile."""
 _SORTED_AT_ONCE = 1 << 16
+"""Rows collected beyond the limit before they are sorted and cut."""
 
 T = TypeVar("T")
 
 
 class Checkpoint:
-    """A checkpoint folder, or the `penstock` folder inside one. Refuses at once what is neither."""
+    """A checkpoint folder, or the `penstock` folder inside one. Raises `CheckpointError` otherwise."""
 
     def __init__(self, folder: str) -> None:
         self._store, self._facts = open_checkpoint(folder)
@@ -77,19 +77,19 @@ class Checkpoint:
         return dead_letters.letters(self._store)
 
     def chosen(self, step: str | None) -> str:
-        """The step of that name; without a name, the only step there is."""
+        """The step of this name; without a name, the flow's only step."""
         if step is None and len(self._steps) == 1:
             return next(iter(self._steps))
         if step not in self._steps:
-            what = "several steps" if step is None else f"no step {step!r}"
+            steps = "several steps" if step is None else f"no step {step!r}"
             raise CheckpointError(
-                f"{self._store.uri} has {what}",
+                f"{self._store.uri} has {steps}",
                 hint=f"give --step, one of: {', '.join(self._steps)}",
             )
         return step
 
     def overview(self) -> Overview:
-        """All steps at the newest epoch. Reads the keys of every entry to count them."""
+        """All steps at the newest epoch. Reads every entry's key to count the entries."""
         if not self._store.epochs():
             steps = tuple(self._overview(step, None) for step in self._steps)
             return Overview(self._store.uri, self._facts["id"], None, None, steps)
@@ -102,7 +102,7 @@ class Checkpoint:
         return self._reading(None, work)
 
     def entries(self, step: str, epoch: int | None = None, limit: int = 20) -> Entries:
-        """The first entries of a step by key, at an epoch or at the newest one."""
+        """The first `limit` entries of a step in key order, at an epoch or at the newest one."""
         self.chosen(step)
 
         def work(chain: VersionChain) -> Entries:
@@ -119,27 +119,27 @@ class Checkpoint:
         return self._reading(epoch, work)
 
     def history(self, step: str, key: Sequence[str], epoch: int | None = None) -> KeyHistory | None:
-        """One key, given as texts, with the files that tell of it; None if it has no entry."""
+        """The entry of a key, given as texts, with the files that contain it; None if it has no entry."""
         self.chosen(step)
         codec = self._codec(step)
         wanted = parse_key(codec, key)
 
         def work(chain: VersionChain) -> KeyHistory | None:
             files = self._files(step, chain)
-            told = [(file, rows) for file, _, rows in files.tellings(wanted)]
-            if not told:
+            found = [(file, rows) for file, _, rows in files.with_keys(wanted)]
+            if not found:
                 return None
-            rows = whole(newest([rows for _, rows in told], files.schema, codec))
+            rows = whole(newest([rows for _, rows in found], files.schema, codec))
             if rows.num_rows == 0:
                 return None
             (entry,) = self._as_entries(step, chain, files, rows)
-            changes = tuple(change(file, rows) for file, rows in reversed(told))
+            changes = tuple(change(file, rows) for file, rows in reversed(found))
             return KeyHistory(step, chain.version, entry, changes)
 
         return self._reading(epoch, work)
 
     def slots(self, step: str, epoch: int | None = None) -> Slots:
-        """Where the slots of a step are and why, and what the store has of them."""
+        """The hosts of a step's slots, the reasons for them, and the slots' files in the store."""
         self.chosen(step)
 
         def work(chain: VersionChain) -> Slots:
@@ -172,9 +172,9 @@ class Checkpoint:
         )
 
     def _reading(self, epoch: int | None, work: Callable[[VersionChain], T]) -> T:
-        """Do this with the files of an epoch, or of the newest one.
+        """Call `work` with the files of an epoch, or of the newest one.
 
-        A query that runs meanwhile removes old versions: the newest one is then a newer one.
+        A running query may remove them meanwhile. For the newest epoch the read is then repeated.
         """
         for _ in range(_TRIES if epoch is None else 1):
             version = self._version(epoch)
@@ -184,19 +184,19 @@ class Checkpoint:
                 continue
         raise CheckpointError(
             f"epoch {version} of {self._store.uri} was removed while it was read",
-            hint="look again; Settings.keep_epochs says how many a running query keeps",
+            hint="try again; Settings.keep_epochs is the number of epochs that a running query keeps",
         )
 
     def _version(self, epoch: int | None) -> int:
         epochs = self._store.epochs()
         if not epochs:
             raise CheckpointError(
-                f"{self._store.uri} holds no sealed epoch yet", hint="let the flow run an epoch"
+                f"{self._store.uri} has no sealed epoch yet", hint="let the flow run an epoch"
             )
         if epoch is not None and epoch not in epochs:
             raise CheckpointError(
-                f"{self._store.uri} does not hold epoch {epoch}",
-                hint=f"the epochs there are {epochs[0]} to {epochs[-1]}",
+                f"{self._store.uri} does not have epoch {epoch}",
+                hint=f"use one of the epochs {epochs[0]} to {epochs[-1]}",
             )
         return epochs[-1] if epoch is None else epoch
 
@@ -210,7 +210,7 @@ class Checkpoint:
             return KeyCodec(pa.ipc.read_schema(pa.py_buffer(packed)))
         except (KeyError, ValueError, pa.ArrowException) as damaged:
             raise CheckpointError(
-                f"flow.json of {self._store.uri} does not tell the key types of step {step}",
+                f"flow.json of {self._store.uri} lacks the key types of step {step}",
                 hint="restore this file from a backup",
             ) from damaged
 
@@ -222,20 +222,20 @@ class Checkpoint:
         self, step: str, chain: VersionChain, files: StepFiles, rows: pa.Table
     ) -> tuple[StateEntry, ...]:
         codec, owners = self._codec(step), _owners(chain.manifest, step)
-        keys, found = codec.from_storage(rows.column(KEY)), states(rows)
-        told: dict[int, StateFile] = {}
-        for file, places, _ in files.tellings(keys):
+        keys, values = codec.from_storage(rows.column(KEY)), states(rows)
+        newest_files: dict[int, StateFile] = {}
+        for file, places, _ in files.with_keys(keys):
             for place in places.tolist():
-                told.setdefault(place, file)
+                newest_files.setdefault(place, file)
         return tuple(
             StateEntry(
                 key=dict(zip(codec.schema.names, key, strict=True)),
-                state=found[at],
+                state=values[at],
                 slot=slot,
                 host=owners[slot],
-                kind=told[at].kind,
-                epoch=told[at].epoch,
-                file=told[at].ref.file,
+                kind=newest_files[at].kind,
+                epoch=newest_files[at].epoch,
+                file=newest_files[at].ref.file,
             )
             for at, (key, slot) in enumerate(
                 zip(codec.as_tuples(keys), rows.column(SLOT).to_pylist(), strict=True)
@@ -249,7 +249,7 @@ def open_checkpoint(folder: str) -> tuple[Store, dict[str, Any]]:
     if files.get_file_info(path).type == pafs.FileType.NotFound:
         raise CheckpointError(f"there is no folder {folder}", hint="check the path")
     for place in (below(folder, "penstock"), folder):
-        store = Store(place, pause=lambda _: None)  # who looks can look again
+        store = Store(place, pause=lambda _: None)  # no retries: the user can run the command again
         facts = store.read_flow()
         if facts is None:
             continue
@@ -257,13 +257,13 @@ def open_checkpoint(folder: str) -> tuple[Store, dict[str, Any]]:
             raise CheckpointError(
                 f"{place} has state format {facts.get('format')}, "
                 f"this Penstock reads {' and '.join(map(str, READABLE))}",
-                hint="look at it with the release that wrote it",
+                hint="use the release that wrote it",
             )
         check_flow(facts, f"flow.json of {store.uri}")
         return store, facts
     raise CheckpointError(
         f"{folder} is not a Penstock checkpoint: there is no penstock/flow.json in it",
-        hint="give the folder that was given to start(checkpoint=...)",
+        hint="use the folder that was passed to start(checkpoint=...)",
     )
 
 
@@ -278,10 +278,10 @@ def _owners(manifest: Manifest, step: str) -> list[str]:
 
 
 def _placed(manifest: Manifest, step: str) -> list[tuple[Placement, bool]]:
-    """Where slots are, and whether it is known since when: format 1 told the routes alone."""
-    told = manifest.placements.get(step)
-    if told:
-        return [(placement, True) for placement in stored_placements(told)]
+    """The placements of slots, and whether their history is known: format 1 stored only the routes."""
+    stored = manifest.placements.get(step)
+    if stored:
+        return [(placement, True) for placement in stored_placements(stored)]
     routes = codec.from_plain(manifest.routes[step], RouteTable)
     return [
         (Placement(tuple(routes.slots_of(n).tolist()), host, -1, "start", None, host), False)
@@ -306,7 +306,7 @@ def _group(placement: Placement, known: bool, files: StepFiles) -> SlotGroup:
 
 
 def _order(codec: KeyCodec, table: pa.Table) -> pa.Array:
-    """The rows by key, as far as Arrow can compare the key's types."""
+    """Indices that sort the rows by key, as far as Arrow can compare the key's types."""
     columns = codec.decode(codec.from_storage(table.column(KEY)))
     flat = [column for column in columns if not pa.types.is_nested(column.type)]
     if not flat:

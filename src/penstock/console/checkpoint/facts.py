@@ -1,4 +1,4 @@
-"""What `penstock state` tells of a checkpoint, as values."""
+"""The results of `penstock state`, as values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Kind = Literal["snapshot", "run", "delta"]
 
 @dataclass(frozen=True)
 class FileSum:
-    """How many files, and how many bytes."""
+    """Number and total size of some files."""
 
     files: int = 0
     bytes: int = 0
@@ -27,45 +27,45 @@ class StepOverview:
     state: dict[str, str]
     """State column -> type."""
     hosts: dict[str, int] = field(default_factory=dict)
-    """Host -> how many slots it owns."""
+    """Host -> number of slots that it owns."""
     entries: int | None = 0
-    """None if files are damaged: then they cannot be counted."""
+    """Number of entries; None if they cannot be counted because files are damaged."""
     layout: int | None = None
-    """The version of the layout; None before the first one."""
+    """Version of the layout; None before the first one."""
     snapshots: FileSum = FileSum()
     runs: FileSum = FileSum()
     deltas: FileSum = FileSum()
-    """Since the layout."""
+    """Deltas since the layout."""
     watermark_ms: int | None = None
     damaged: tuple[str, ...] = ()
-    """What is wrong with which file."""
+    """Errors, one for each damaged file."""
 
 
 @dataclass(frozen=True)
 class Overview:
-    """What `penstock state ls` tells."""
+    """The result of `penstock state ls`."""
 
     checkpoint: str
     flow: str
     epoch: int | None
-    """The newest sealed epoch; None before the first."""
+    """The newest sealed epoch; None before the first one."""
     sealed_at_ms: int | None
     steps: tuple[StepOverview, ...]
 
 
 @dataclass(frozen=True)
 class StateEntry:
-    """One key with its state, and where they are."""
+    """One key with its state, host and file."""
 
     key: dict[str, Any]
     state: dict[str, Any]
     slot: int
     host: str
-    """Owns the slot at the epoch shown."""
+    """The host that owns the slot at the epoch shown."""
     kind: Kind
-    """The kind of the newest file that tells of it."""
+    """Kind of the newest file that contains the entry."""
     epoch: int
-    """The file's epoch. A delta's entries changed in it, those of others then or before."""
+    """That file's epoch. The entry changed in this epoch if the file is a delta, else then or before."""
     file: str
 
 
@@ -76,28 +76,28 @@ class Entries:
     step: str
     epoch: int
     total: int
-    """How many entries there are, shown or not."""
+    """Number of entries in the step, shown or not."""
     entries: tuple[StateEntry, ...]
 
 
 @dataclass(frozen=True)
 class Change:
-    """What one file says of a key."""
+    """A key's content in one file."""
 
     kind: Kind
     epoch: int
     file: str
     present: bool
-    """False: the entry was removed."""
+    """Whether the entry exists; False if it was removed."""
     state: dict[str, Any]
     gone: dict[str, Any]
-    """What was taken away of columns of which the file tells only a part: keys of a map, or how many of
-    the first elements of a list."""
+    """Removed parts of maps and lists for which the file has only changes: the removed keys of a map, or the
+    number of elements removed from the front of a list."""
 
 
 @dataclass(frozen=True)
 class KeyHistory:
-    """One key at an epoch, with every file of that version that tells of it, oldest first."""
+    """One key at an epoch, with its content in each file of that version, oldest first."""
 
     step: str
     epoch: int
@@ -110,37 +110,39 @@ class SnapshotSum:
     """The snapshots of some slots."""
 
     slots: int
-    """How many of the slots have one."""
+    """Number of slots that have a snapshot."""
     oldest: int | None
+    """Version of the oldest snapshot."""
     newest: int | None
-    """Their versions."""
+    """Version of the newest snapshot."""
     bytes: int
 
 
 @dataclass(frozen=True)
 class SlotGroup:
-    """Slots that are on one host for the same reason, and what the store has of them."""
+    """Slots that are on one host for the same reason, with their files in the store."""
 
     slots: str
-    """Such as 0-15,20; empty for a host that owns nothing now but may be given slots."""
+    """Slot numbers, such as 0-15,20; empty for a host that owns no slots at present."""
     count: int
     host: str
     since: int | None
-    """The version at which they came; None if the checkpoint does not tell, as in format 1."""
+    """Version at which they moved here; None if the checkpoint does not record it, as in format 1."""
     why: str | None
+    """Reason of the move; None if the checkpoint does not record it."""
     source: str | None
-    """The host that gave their state; None if the store did."""
+    """Host that sent their state; None if it came from the store."""
     home: str
-    """The host that they are meant for."""
+    """Host that they are to move to; the same as `host` if they are in place."""
     snapshots: SnapshotSum
     runs: FileSum
     deltas: FileSum
-    """Since the layout. Bytes of files that hold other slots too are shared out."""
+    """Deltas since the layout. Files that contain other slots too count with a share of their bytes."""
 
 
 @dataclass(frozen=True)
 class Slots:
-    """What `penstock state slots` tells of a step."""
+    """The result of `penstock state slots` for a step."""
 
     step: str
     epoch: int

@@ -1,8 +1,7 @@
-"""The files of one step at one version, and what they say together.
+"""The files of one step at one version, and their merged content.
 
-Like `reader`, for those who look at a checkpoint from outside: what is shown is always of the
-version that was asked for, each row is known with its file, and the columns are what the files
-say, for the flow is not at hand.
+Like the store's `reader`, but for inspecting a checkpoint from outside: rows always belong to the requested
+version, each row is known with its file, and the columns come from the files, since there is no flow.
 """
 
 from __future__ import annotations
@@ -34,25 +33,25 @@ from penstock.state.table.patches import GONE, PATCH
 from penstock.state.table.table import HASH, KEY, PRESENT, SLOT, ColumnTable
 
 FRAME = (HASH, KEY, SLOT, PRESENT)
-"""The columns that every step has."""
+"""Columns that every step has."""
 _AT_ONCE = 64 << 20
-"""Bytes of files that are merged in memory together."""
+"""Bytes of files merged in memory at once."""
 
 
 @dataclass(frozen=True)
 class StateFile:
-    """One file of a step as a version sees it."""
+    """One file of a step in a version."""
 
     kind: Kind
     epoch: int
-    """A delta's epoch; of the others, the version that they bring their slots to."""
+    """Epoch of a delta; for runs and snapshots, the newest epoch that they include."""
     ref: DeltaRef | SegmentRef
     slots: Array
-    """The slots that count in it, ascending."""
+    """Slots for which the file is valid in this version, ascending."""
 
     @property
     def slot_bytes(self) -> float:
-        """What a slot takes in it, on average."""
+        """Average bytes per slot in the file."""
         if isinstance(self.ref, SegmentRef):
             return self.ref.slot_bytes
         return self.ref.size / max(1, len(self.slots))
@@ -66,21 +65,21 @@ class StepFiles:
     ) -> None:
         self._store, self._version, self._codec, self._slots = store, chain.version, codec, slots
         self.files = _files(chain, step, slots)
-        """Oldest first."""
+        """The files, oldest first."""
         self._open: dict[str, SegmentFile] = {}
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The schema of the rows that it gives: the newest file's. Older files may lack patches."""
+        """Schema of the returned rows: the newest file's. Older files may lack patch columns."""
         return self._segment(self.files[-1]).schema
 
     def total(self, kind: Kind) -> FileSum:
-        """The files of a kind."""
+        """Number and size of the files of a kind."""
         sizes = [file.ref.size for file in self.files if file.kind == kind]
         return FileSum(len(sizes), sum(sizes))
 
     def share(self, kind: Kind, slots: Array) -> FileSum:
-        """The files of a kind that hold some of these slots, and the bytes that are of them."""
+        """Number of files of a kind that contain some of these slots, and these slots' bytes in them."""
         held = [(f, np.isin(f.slots, slots).sum()) for f in self.files if f.kind == kind]
         size = sum(float(count) * file.slot_bytes for file, count in held)
         return FileSum(sum(1 for _, count in held if count), round(size))
@@ -94,8 +93,8 @@ class StepFiles:
         return SnapshotSum(len(held), min(epochs, default=None), max(epochs, default=None), size)
 
     def count(self) -> tuple[int | None, tuple[str, ...]]:
-        """How many entries there are; or None, and what is wrong with which files."""
-        schema = ColumnTable(self._codec, (), self._slots).schema  # what every step has
+        """Number of entries and no errors; or None, and an error for each damaged file."""
+        schema = ColumnTable(self._codec, (), self._slots).schema  # the columns that every step has
         total, damaged = 0, dict[str, str]()
         for slots in self._groups():
             tables = []
@@ -109,7 +108,7 @@ class StepFiles:
         return (None if damaged else total), tuple(damaged.values())
 
     def entries(self) -> Iterator[pa.Table]:
-        """All entries, whole, in pieces."""
+        """All entries with their full state, in tables of bounded size."""
         for slots in self._groups():
             tables = (
                 fitting(self._segment(file).in_slots(near), self.schema, file.ref.file)
@@ -117,8 +116,8 @@ class StepFiles:
             )
             yield whole(newest(tables, self.schema, self._codec))
 
-    def tellings(self, keys: Keys) -> Iterator[tuple[StateFile, Array, pa.Table]]:
-        """Each file that tells of some of these keys, newest first: their places and their rows."""
+    def with_keys(self, keys: Keys) -> Iterator[tuple[StateFile, Array, pa.Table]]:
+        """The files that contain some of these keys, newest first, each with those keys' indices and rows."""
         order = np.argsort(keys.hashes, kind="stable")
         slots = slots_of(keys.hashes, self._slots)
         for file in reversed(self.files):
@@ -130,21 +129,21 @@ class StepFiles:
                     yield file, places, fitting(segment.take(rows), self.schema, file.ref.file)
 
     def _groups(self) -> list[Array]:
-        """The slots that have files, in groups that are small enough to be merged in memory."""
+        """The slots that have files, in groups small enough to be merged in memory."""
         sizes = np.zeros(self._slots)
         for file in self.files:
             sizes[file.slots] += file.slot_bytes
         return slot_groups(np.flatnonzero(sizes), sizes, _AT_ONCE)
 
     def _near(self, slots: Array) -> Iterator[tuple[StateFile, Array]]:
-        """The files of these slots, newest first, each with those that count in it."""
+        """The files of these slots, newest first, each with the slots for which it is valid."""
         for file in reversed(self.files):
             near = np.intersect1d(file.slots, slots)
             if len(near):
                 yield file, near
 
     def _segment(self, file: StateFile) -> SegmentFile:
-        """A file, opened. `SegmentGone` if the whole version is no longer kept."""
+        """An opened file. Raises `SegmentGone` if the whole version has been removed."""
         name = file.ref.file
         if name not in self._open:
             try:
@@ -157,7 +156,7 @@ class StepFiles:
 
 
 def companions(names: list[str]) -> set[str]:
-    """The columns among these that say which part of a map or list a row holds.
+    """The columns among these that mark which part of a map or list a row contains.
 
     >>> sorted(companions(["m.__map", "m.__map~patch", "m.__map~gone", "v.a~patch"]))
     ['m.__map~gone', 'm.__map~patch']
@@ -167,7 +166,7 @@ def companions(names: list[str]) -> set[str]:
 
 
 def change(file: StateFile, row: pa.Table) -> Change:
-    """What a file says of a key, in its one row."""
+    """A key's content in a file, from its one row there."""
     values, names = row.to_pylist()[0], row.schema.names
     parts = [n.removesuffix(PATCH) for n in companions(names) if n.endswith(PATCH) and values[n]]
     gone = {name: values[name + GONE] for name in names if name in parts}
@@ -179,19 +178,19 @@ def states(rows: pa.Table) -> list[dict[str, Any]]:
     """The state of each row, by column."""
     hidden = {*FRAME, *companions(rows.schema.names)}
     names = [name for name in rows.schema.names if name not in hidden]
-    found: list[dict[str, Any]] = rows.select(names).to_pylist()
-    return found if names else [{} for _ in range(rows.num_rows)]
+    values: list[dict[str, Any]] = rows.select(names).to_pylist()
+    return values if names else [{} for _ in range(rows.num_rows)]
 
 
 def _files(chain: VersionChain, step: str, slots: int) -> list[StateFile]:
     layout = chain.step(step)
     everywhere = np.arange(slots, dtype=np.int32)
-    found = [
+    files = [
         StateFile("snapshot", ref.upto, ref, np.array([slot], np.int32))
         for slot, ref in sorted(layout.snapshots.items())
     ]
-    found += [StateFile("run", ref.upto, ref, unpack_slots(ref.slots)) for ref in layout.runs]
+    files += [StateFile("run", ref.upto, ref, unpack_slots(ref.slots)) for ref in layout.runs]
     for epoch, ref in chain.deltas(step):
         held = unpack_slots(ref.slots) if ref.slots else everywhere
-        found.append(StateFile("delta", epoch, ref, held))
-    return found
+        files.append(StateFile("delta", epoch, ref, held))
+    return files

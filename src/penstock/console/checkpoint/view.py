@@ -1,4 +1,4 @@
-"""What `penstock state` prints: tables for people, JSON for programs."""
+"""The output of `penstock state`: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from penstock.console.terminal import counted, facts, listing
 from penstock.state.keys.text import plain, shown
 
 _COLLECTIONS = (".__list", ".__map")
-"""How the columns of list and map state end."""
+"""Suffixes of the columns of list and map state."""
 
 
-def as_json(found: Overview | Entries | KeyHistory | Sequence[Slots]) -> str:
-    """All of it, with nothing left out or shortened."""
-    told = [asdict(one) for one in found] if isinstance(found, Sequence) else asdict(found)
-    return codec.text(plain(told), indent=2)
+def as_json(result: Overview | Entries | KeyHistory | Sequence[Slots]) -> str:
+    """The complete result as JSON."""
+    value = [asdict(item) for item in result] if isinstance(result, Sequence) else asdict(result)
+    return codec.text(plain(value), indent=2)
 
 
 def draw_overview(overview: Overview) -> RenderableType:
@@ -45,25 +45,25 @@ def draw_overview(overview: Overview) -> RenderableType:
     return Group(Text(overview.checkpoint, "dim"), head, *map(_draw_step, overview.steps))
 
 
-def draw_entries(found: Entries) -> RenderableType:
-    if not found.entries:
-        return Text(f"{found.step} has no entries at epoch {found.epoch}")
-    first = found.entries[0]
+def draw_entries(result: Entries) -> RenderableType:
+    if not result.entries:
+        return Text(f"{result.step} has no entries at epoch {result.epoch}")
+    first = result.entries[0]
     columns = [name for name in first.state if not _own(name)]
     keys = [Column(Text(name), style="cyan", overflow="fold") for name in first.key]
     values = [Column(Text(_title(name)), overflow="fold") for name in columns]
     where = [Column(name, style="dim") for name in ("slot", "host", "epoch")]
     table = listing(*keys, *values, *where)
-    for entry in found.entries:
-        told = [*entry.key.values(), *(entry.state[name] for name in columns)]
-        texts = [Text(shown(value)) for value in told]
+    for entry in result.entries:
+        row = [*entry.key.values(), *(entry.state[name] for name in columns)]
+        texts = [Text(shown(value)) for value in row]
         table.add_row(*texts, str(entry.slot), Text(entry.host), _when(entry))
-    count = f"{len(found.entries):,} of {found.total:,} entries"
-    return Group(table, Text(f"{found.step} at epoch {found.epoch}: {count}", "dim"))
+    count = f"{len(result.entries):,} of {result.total:,} entries"
+    return Group(table, Text(f"{result.step} at epoch {result.epoch}: {count}", "dim"))
 
 
-def draw_history(found: KeyHistory) -> RenderableType:
-    entry = found.entry
+def draw_history(result: KeyHistory) -> RenderableType:
+    entry = result.entry
     known = facts()
     for name, value in entry.key.items():
         known.add_row(Text(name), Text(shown(value), "cyan"))
@@ -73,39 +73,39 @@ def draw_history(found: KeyHistory) -> RenderableType:
     columns = [name for name in entry.state if not _own(name)]
     titles = [Column(Text(_title(name)), overflow="fold") for name in columns]
     table = listing("epoch", "", "file", *titles)
-    for change in found.changes:
-        told = [_told(change, name) for name in columns]
+    for change in result.changes:
+        values = [_change_text(change, name) for name in columns]
         if not change.present:
-            told = [Text("removed", "dim")]
-        table.add_row(_when(change), change.kind, Text(change.file, "dim"), *told)
-    head = Text.assemble((found.step, "bold"), f" at epoch {found.epoch}")
-    parts = any(change.gone for change in found.changes)
-    counts = "what is added goes onto what was there" if parts else "the last one counts"
-    came = Text(f"\nevery file that tells of it, oldest first; {counts}", "dim")
-    return Group(head, known, came, table)
+            values = [Text("removed", "dim")]
+        table.add_row(_when(change), change.kind, Text(change.file, "dim"), *values)
+    head = Text.assemble((result.step, "bold"), f" at epoch {result.epoch}")
+    partial = any(change.gone for change in result.changes)
+    rule = "each adds to those before it" if partial else "the last one is valid"
+    title = Text(f"\nfiles that contain this key, oldest first; {rule}", "dim")
+    return Group(head, known, title, table)
 
 
-def draw_slots(found: Slots) -> RenderableType:
+def draw_slots(result: Slots) -> RenderableType:
     titles = ("snapshots", "runs", "deltas")
     stored = [Column(title, overflow="fold", style="dim") for title in titles]
-    table = listing("slots", "host", "since version", "why", "from", "meant for", *stored)
-    for group in found.groups:
+    table = listing("slots", "host", "since version", "why", "from", "to move to", *stored)
+    for group in result.groups:
         table.add_row(*_placed(group), *_stored(group))
-    layout = "no layout yet" if found.layout is None else f"layout of version {found.layout}"
+    layout = "no layout yet" if result.layout is None else f"layout of version {result.layout}"
     head = Text.assemble(
-        (found.step, "bold"), f" at epoch {found.epoch}: {found.slots} slots, {layout}"
+        (result.step, "bold"), f" at epoch {result.epoch}: {result.slots} slots, {layout}"
     )
     return Group(head, table)
 
 
 def _placed(group: SlotGroup) -> list[Text]:
-    came = group.since is not None and group.since >= 0
-    source = group.source or ("the store" if came else "-")
-    home = ("here", "dim") if group.home == group.host else (group.home, "yellow")
+    moved = group.since is not None and group.since >= 0
+    source = group.source or ("the store" if moved else "-")
+    home = ("-", "dim") if group.home == group.host else (group.home, "yellow")
     return [
         Text(group.slots or "none", "" if group.slots else "dim"),
         Text(group.host, "cyan"),
-        Text(f"{group.since}" if came else "-"),
+        Text(f"{group.since}" if moved else "-"),
         Text(group.why or "-"),
         Text(source),
         Text.assemble(home),
@@ -118,18 +118,18 @@ def _stored(group: SlotGroup) -> list[str]:
     return [_snapshots(group.snapshots), _sum(group.runs), _sum(group.deltas)]
 
 
-def _snapshots(found: SnapshotSum) -> str:
-    if not found.slots:
+def _snapshots(total: SnapshotSum) -> str:
+    if not total.slots:
         return "none"
     versions = (
-        f"{found.oldest}" if found.oldest == found.newest else f"{found.oldest}-{found.newest}"
+        f"{total.oldest}" if total.oldest == total.newest else f"{total.oldest}-{total.newest}"
     )
-    return f"{counted(found.slots, 'slot')}, version {versions}, {found.bytes:,} bytes"
+    return f"{counted(total.slots, 'slot')}, version {versions}, {total.bytes:,} bytes"
 
 
 def _draw_step(step: StepOverview) -> RenderableType:
     known = facts()
-    known.add_row("key", _schema(step.keys) or "none: one entry for everything")
+    known.add_row("key", _schema(step.keys) or "none: one entry for all rows")
     known.add_row("state", _schema(step.state))
     entries = "unknown: files are damaged" if step.entries is None else f"{step.entries:,}"
     known.add_row("entries", entries)
@@ -148,29 +148,29 @@ def _draw_step(step: StepOverview) -> RenderableType:
     return Group(Text(f"\n{step.id}", "bold"), known)
 
 
-def _sum(found: FileSum) -> str:
-    if not found.files:
+def _sum(total: FileSum) -> str:
+    if not total.files:
         return "none"
-    return f"{counted(found.files, 'file')}, {found.bytes:,} bytes"
+    return f"{counted(total.files, 'file')}, {total.bytes:,} bytes"
 
 
-def _when(found: StateEntry | Change) -> str:
-    """An epoch, or up to which one: runs and snapshots hold the changes of many."""
-    return f"{found.epoch}" if found.kind == "delta" else f"<= {found.epoch}"
+def _when(item: StateEntry | Change) -> str:
+    """The epoch of a change; an upper bound for runs and snapshots, which merge many epochs."""
+    return f"{item.epoch}" if item.kind == "delta" else f"<= {item.epoch}"
 
 
-def _told(change: Change, name: str) -> Text:
-    """A value, or what was put in and taken away."""
+def _change_text(change: Change, name: str) -> Text:
+    """A column's value, or its added and removed parts."""
     value = Text(shown(change.state[name]))
     if name not in change.gone:
         return value
-    told = Text.assemble(("added ", "dim"), value)
+    text = Text.assemble(("added ", "dim"), value)
     gone = change.gone[name]
     if gone:
-        told.append(" gone ", "dim").append(
+        text.append(" removed ", "dim").append(
             f"the first {gone}" if name.endswith(".__list") else shown(gone)
         )
-    return told
+    return text
 
 
 def _schema(columns: dict[str, str]) -> Text:
@@ -178,12 +178,12 @@ def _schema(columns: dict[str, str]) -> Text:
 
 
 def _own(name: str) -> bool:
-    """A column of Penstock's own bookkeeping, not of anybody's state."""
+    """Whether a column is Penstock's own bookkeeping, not user state."""
     return name.rsplit(".", 1)[-1].startswith("__") and not name.endswith(_COLLECTIONS)
 
 
 def _title(name: str) -> str:
-    """What users call a column: list and map state have one column each.
+    """A column's name as users know it: list and map state have one column each.
 
     >>> _title("pages.__map"), _title("seen.n")
     ('pages', 'seen.n')

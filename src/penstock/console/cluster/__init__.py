@@ -1,6 +1,6 @@
-"""A standalone Spark cluster on one machine, for trying out and for tests.
+"""A standalone Spark cluster on one machine, for experiments and tests.
 
-cluster.py       a master and workers as processes; stops, kills and starts any of them
-background.py    one that goes on in the background: `penstock cluster up`, `down`, `status`
-reaper.py        finds all processes of a cluster, and ends them, also when their owner has died
+cluster.py       a master and workers as processes, each of which can be stopped, killed and started
+background.py    a cluster in the background: `penstock cluster up`, `down`, `status`
+reaper.py        finds and ends all processes of a cluster, also after their owner has died
 """

@@ -1,7 +1,7 @@
-"""A cluster that goes on in the background, until somebody ends it. `penstock cluster` is this.
+"""A cluster that runs in the background until it is ended: the core of `penstock cluster`.
 
-What runs is told by a file in the cluster's folder: the master's URL, its shape and the mark of its
-processes. The folder is the user's, one if none is named. Logs stay until the next start.
+A file in the cluster's folder holds the master's URL, the cluster's shape and the mark of its processes.
+Without a folder, the user's default folder is used. Logs are kept until the next start.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ _STATE = "cluster.json"
 
 @dataclass(frozen=True)
 class Running:
-    """What is known of a cluster in the background."""
+    """The record of a cluster in the background."""
 
     master: str
     shape: Shape
     mark: str
     daemons: dict[str, int]
-    """The processes of the master and the workers."""
+    """Process ids of the master and the workers, by name."""
 
     def processes(self) -> list[psutil.Process]:
-        """All that still runs, executors included."""
+        """All processes that still run, including executors."""
         return marked(self.mark)
 
     def missing(self) -> list[str]:
-        """Daemons that run no more."""
+        """Names of the daemons that no longer run."""
         there = {process.pid for process in self.processes()}
         return [name for name, pid in self.daemons.items() if pid not in there]
 
 
 def default_folder(own: Mapping[str, str]) -> Path:
-    """Where a user's cluster is, if not told otherwise.
+    """Default folder of a user's cluster, from these environment variables.
 
     >>> str(default_folder({"XDG_STATE_HOME": "/state"}))
     '/state/penstock/cluster'
@@ -54,40 +54,46 @@ def default_folder(own: Mapping[str, str]) -> Path:
 
 
 def up(folder: Path, shape: Shape) -> Running:
-    """Start a cluster that outlives this process. A `SettingError` if the folder has one already. Whatever
-    ends this early, Ctrl-C too, leaves nothing running."""
+    """Start a cluster that outlives this process.
+
+    Raises `SettingError` if one already runs in the folder. If the start fails or is interrupted, nothing is
+    left running.
+    """
     with _alone(folder):
         if (there := running(folder)) is not None:
             raise SettingError(
-                f"a cluster runs already in {folder}: {there.master}",
-                hint="use it, or end it with `penstock cluster down`; --folder has another beside it",
+                f"a cluster already runs in {folder}: {there.master}",
+                hint="use it, end it with `penstock cluster down`, or start another one with --folder",
             )
         for name in ("logs", "work", "local", "conf", "recovery"):
             shutil.rmtree(folder / name, ignore_errors=True)
         cluster = Cluster(folder, shape)
-        found = Running(cluster.master, shape, cluster.mark, {})
+        record = Running(cluster.master, shape, cluster.mark, {})
         try:
-            _note(folder, found)  # should this process be killed, `down` still finds all of it
+            _save(folder, record)  # if this process is killed, `down` still finds the others
             cluster.start()
-            found = replace(found, daemons=cluster.daemons())
-            _note(folder, found)
+            record = replace(record, daemons=cluster.daemons())
+            _save(folder, record)
         except BaseException:
             cluster.end()
             (folder / _STATE).unlink(missing_ok=True)
             raise
-    return found
+    return record
 
 
 def down(folder: Path) -> Running | None:
-    """End all of a folder's cluster; returns what ran, or None. A `SettingError` if some of it stays."""
+    """End the cluster in a folder; returns its record, or None if none ran.
+
+    Raises `SettingError` if some of its processes do not end.
+    """
     if not folder.exists():
         return None
     with _alone(folder):
         there = running(folder)
         if there is not None and (left := end_all(there.mark)):
             raise SettingError(
-                f"processes of the cluster did not end: {', '.join(str(one.pid) for one in left)}",
-                hint="end them by hand, then call `penstock cluster down` again",
+                f"processes of the cluster did not end: {', '.join(str(p.pid) for p in left)}",
+                hint="end them by hand, then run `penstock cluster down` again",
             )
         (folder / _STATE).unlink(missing_ok=True)
         for name in ("work", "local", "recovery"):
@@ -96,27 +102,27 @@ def down(folder: Path) -> Running | None:
 
 
 def running(folder: Path) -> Running | None:
-    """The cluster that runs in a folder, or what is left of one; None if nothing of it runs."""
+    """The record of the cluster in a folder; None if none of its processes runs."""
     try:
-        found = codec.decode((folder / _STATE).read_text(), Running)
+        record = codec.decode((folder / _STATE).read_text(), Running)
     except FileNotFoundError:
         return None
-    return found if found.processes() else None
+    return record if record.processes() else None
 
 
-def _note(folder: Path, found: Running) -> None:
-    (folder / _STATE).write_text(codec.text(found, indent=2))
+def _save(folder: Path, record: Running) -> None:
+    (folder / _STATE).write_text(codec.text(record, indent=2))
 
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Only one command at a time changes a folder's cluster."""
+    """Hold the folder's lock, so that only one command changes its cluster at a time."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = (folder / "lock").open("w")
     except OSError as refused:
         raise SettingError(
-            f"cannot write to {folder}: {refused.strerror}", hint="name another with --folder"
+            f"cannot write to {folder}: {refused.strerror}", hint="use another one with --folder"
         ) from refused
     with lock:
         try:
@@ -130,5 +136,5 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def user_folder() -> Path:
-    """Where this user's cluster is, if not told otherwise."""
+    """Default folder of this user's cluster."""
     return default_folder(os.environ)

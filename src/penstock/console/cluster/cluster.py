@@ -1,12 +1,12 @@
-"""A master and workers of Spark's standalone mode as processes of this machine, from the pip package.
+"""A Spark standalone master and workers as processes on this machine, from the pip package.
 
     with running_cluster(Shape(workers=2)) as cluster:
         spark = ps.session(master=cluster.master)
         cluster.workers[0].executors()[0].kill()
 
-Everything listens on one address, loopback unless told otherwise, on ports that are free; logs, work
-folders and what the master remembers of its applications are in one folder. Executors find the packages
-that this process finds. Nothing is left running at the end, whatever has become of any of it.
+Everything listens on free ports of one address, which is loopback by default. Logs, work folders and the
+master's recovery state are in one folder. Executors can import the packages that this process can. Nothing is
+left running at the end, even after kills.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from penstock.console.cluster.reaper import MARK, end_all, marked
 from penstock.errors import SettingError
 
 _COME_UP_S = 120.0
-"""Seconds that a master or worker may take to come up."""
+"""Seconds that a master or worker may take to start."""
 _LOOK_S = 0.1
-"""Seconds between two looks at what is waited for."""
+"""Seconds between two checks of an awaited condition."""
 _PORTS = range(10_000, 32_000)
-"""Below those that a system gives to whoever takes any: nobody has them before the master does, or while it
-is away."""
+"""Ports to choose from: below the ephemeral range, so that no other process gets the master's port while it
+is down."""
 _LOG_CHARACTERS = 2_000
-"""Characters of a log that an error shows."""
+"""Characters at the end of a log that an error shows."""
 _DAEMON_MEMORY = "256m"
 _DAEMON_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""Daemons do little: let them be up soon, and small."""
+"""JVM options for daemons: they do little work, so start-up time and memory matter more than speed."""
 _EXECUTOR = "CoarseGrainedExecutorBackend"
 _SETTINGS = """
 spark.port.maxRetries 0
@@ -59,39 +59,39 @@ spark.deploy.recoveryDirectory {folder}/recovery
 spark.ui.killEnabled false
 spark.decommission.enabled true
 """
-"""Of the daemons: a port that is taken is an error, and a master that comes again knows its applications."""
+"""Settings of the daemons: a port in use is an error, and a restarted master recovers its applications."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a cluster is made of."""
+    """Number and size of a cluster's workers."""
 
     workers: int = 2
     cores: int = 4
-    """Task slots of each worker; there may be more of them than the machine has cores."""
+    """Task slots per worker; may exceed the machine's cores."""
     memory: str = "1g"
-    """What each worker may give to executors, such as 1g. Spark's executors take 1g if not told otherwise."""
+    """Memory that each worker offers to executors, such as 1g, which is the default size of an executor."""
     address: str = "127.0.0.1"
-    """Where everything listens."""
+    """Address that all daemons listen on."""
 
     def __post_init__(self) -> None:
         for name, number in (("workers", self.workers), ("cores", self.cores)):
             if number < 1:
-                raise SettingError(f"a cluster with {name}={number}", hint="use 1 or more")
+                raise SettingError(f"{name} is {number}", hint="use 1 or more")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a daemon runs."""
+    """A machine, or a network namespace, that a daemon runs in."""
 
     address: str
     within: tuple[str, ...] = ()
-    """The command that runs another one there, if it is not simply started here."""
+    """Command prefix that runs a command there; empty for this machine itself."""
 
 
 @dataclass(frozen=True)
 class Worker:
-    """A worker's process, and what it has started."""
+    """A worker's process and its child processes."""
 
     name: str
     process: psutil.Process
@@ -104,35 +104,35 @@ class Worker:
     def executors(self) -> list[psutil.Process]:
         """The JVMs of its executors, oldest first."""
         return sorted(
-            (one for one in self.children() if _EXECUTOR in _words(one)),
-            key=lambda one: one.create_time(),
+            (process for process in self.children() if _EXECUTOR in _command_line(process)),
+            key=lambda process: process.create_time(),
         )
 
     def stop(self) -> None:
-        """Stop it and all that it has started (SIGSTOP), as a machine that hangs."""
+        """Stop it and its child processes (SIGSTOP), like a machine that hangs."""
         self._signal(signal.SIGSTOP, [self.process, *self.children()])
 
     def go_on(self) -> None:
-        """Let everything that was stopped go on."""
+        """Resume all its stopped processes (SIGCONT)."""
         self._signal(signal.SIGCONT, [*self.children(), self.process])
 
     def kill(self, executors: bool = True) -> None:
-        """Kill it (-9) with all that it has started, as a machine that fails; or it alone."""
+        """Kill it (SIGKILL), with its child processes like a machine that fails, or alone."""
         self._signal(signal.SIGKILL, [self.process, *(self.children() if executors else [])])
         self.process.wait(_COME_UP_S)
 
     def terminate(self) -> None:
-        """End it in good order (SIGTERM): it ends its executors first."""
+        """Shut it down (SIGTERM); it ends its executors first."""
         self._signal(signal.SIGTERM, [self.process])
         self.process.wait(_COME_UP_S)
 
     def children(self) -> list[psutil.Process]:
-        """All processes that it has started, and these; none if it is gone."""
+        """All its descendant processes; empty if it has ended."""
         try:
-            found: list[psutil.Process] = self.process.children(recursive=True)
+            children: list[psutil.Process] = self.process.children(recursive=True)
         except psutil.NoSuchProcess:
             return []
-        return found
+        return children
 
     @staticmethod
     def _signal(number: int, processes: list[psutil.Process]) -> None:
@@ -142,7 +142,7 @@ class Worker:
 
 
 class Cluster:
-    """A cluster of this process; `start` brings it up, `end` takes all of it down."""
+    """A cluster started by this process: `start` starts it, `end` ends all of it."""
 
     def __init__(
         self,
@@ -151,8 +151,10 @@ class Cluster:
         mark: str | None = None,
         machines: Sequence[Machine] = (),
     ) -> None:
-        """The folder is its own. Workers are on these machines, by turns; without any, they are where the
-        master is."""
+        """Prepare a cluster in a folder of its own.
+
+        Workers are spread over `machines`; without any, they run where the master does.
+        """
         self.folder, self.shape = folder, shape
         self._head = Machine(shape.address)
         self._machines = tuple(machines) or (self._head,)
@@ -161,13 +163,13 @@ class Cluster:
         self.master = f"spark://{shape.address}:{port}"
         """The master's URL, for `ps.session(master=...)`."""
         self.workers: list[Worker] = []
-        """Those that were started, oldest first, also when they have ended."""
+        """All workers ever started, oldest first, including those that have ended."""
         self.master_process: psutil.Process | None = None
         self._settings = folder / "daemons.conf"
         self._port, self._named = port, 0
 
     def start(self) -> None:
-        """Start the master and all workers; returns when the workers are registered."""
+        """Start the master and all workers, and wait until the workers are registered."""
         for name in ("logs", "work", "local", "conf"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         self._settings.write_text(_SETTINGS.format(folder=self.folder))
@@ -177,8 +179,8 @@ class Cluster:
         self.await_workers(self.shape.workers)
 
     def start_master(self) -> None:
-        """Start the master, again if it was killed; returns when it answers. It knows its workers and
-        applications again some seconds later."""
+        """Start the master and wait until it answers. After a restart it takes some seconds until it has
+        recovered its workers and applications."""
         process = self.master_process = self._daemon(
             "master",
             self._head,
@@ -189,20 +191,20 @@ class Cluster:
         self._await(lambda: bool(self.facts()), "the master", "master", process)
 
     def kill_master(self) -> None:
-        """Kill the master (-9)."""
+        """Kill the master (SIGKILL)."""
         assert self.master_process is not None
         self.master_process.kill()
         self.master_process.wait(_COME_UP_S)
 
     def add_worker(self) -> Worker:
-        """Start one worker more; returns when the master has it."""
+        """Start one more worker, and wait until it is registered."""
         before = self.facts()["aliveworkers"]
         worker = self.start_worker()
         self.await_workers(before + 1, worker)
         return worker
 
     def await_workers(self, count: int, newest: Worker | None = None) -> None:
-        """Wait until so many workers or more are registered."""
+        """Wait until at least `count` workers are registered."""
         newest = newest or self.workers[-1]
         self._await(
             lambda: self.facts().get("aliveworkers", 0) >= count,
@@ -212,36 +214,37 @@ class Cluster:
         )
 
     def facts(self) -> dict[str, Any]:
-        """What the master tells of itself, its workers and applications; nothing if it does not answer."""
+        """The master's report about itself, its workers and applications; empty if it does not answer."""
         url = f"http://{_bracketed(self.shape.address)}:{self._ui_port}/json/"
         try:
             with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
                 url, None, 5
             ) as answer:
-                told: dict[str, Any] = json.load(answer)
+                report: dict[str, Any] = json.load(answer)
         except (OSError, ValueError, http.client.HTTPException):
             return {}
-        return told
+        return report
 
     def daemons(self) -> dict[str, int]:
-        """The processes of the master and the workers, by name."""
+        """Process ids of the master and the workers, by name."""
         assert self.master_process is not None
-        return {"master": self.master_process.pid} | {one.name: one.pid for one in self.workers}
+        workers = {worker.name: worker.pid for worker in self.workers}
+        return {"master": self.master_process.pid} | workers
 
     def executors(self) -> list[psutil.Process]:
-        """The JVMs of all executors, also of workers that are gone."""
-        return [one for one in marked(self.mark) if _EXECUTOR in _words(one)]
+        """The JVMs of all executors, including those of workers that have ended."""
+        return [process for process in marked(self.mark) if _EXECUTOR in _command_line(process)]
 
     def end(self) -> None:
-        """End everything that belongs to this cluster. May be called again."""
+        """End all processes of this cluster. May be called more than once."""
         if left := end_all(self.mark):
             raise SettingError(
-                f"processes of the cluster did not end: {', '.join(str(one.pid) for one in left)}",
+                f"processes of the cluster did not end: {', '.join(str(p.pid) for p in left)}",
                 hint="end them by hand",
             )
 
     def start_worker(self) -> Worker:
-        """Start a worker; returns at once."""
+        """Start a worker, without waiting for it."""
         self._named += 1
         name, shape = f"worker-{self._named}", self.shape
         used = [worker.machine for worker in self.workers if _runs(worker.process)]
@@ -269,23 +272,21 @@ class Cluster:
                 stderr=log,
                 cwd=self.folder,
                 env=environment(os.environ, self.folder, machine.address, self.mark),
-                start_new_session=True,  # Ctrl-C on a terminal is for its owner
+                start_new_session=True,  # Ctrl-C on a terminal is for the owner alone
             )
 
     def _log(self, name: str) -> Path:
         return self.folder / "logs" / f"{name}.log"
 
     def _await(
-        self, come: Callable[[], bool], what: str, name: str, process: psutil.Process
+        self, condition: Callable[[], bool], what: str, name: str, process: psutil.Process
     ) -> None:
-        """Wait for something that a daemon brings, and fail with the end of its log if it does not."""
+        """Wait until a condition holds. If the daemon ends or time runs out, fail with the end of its log."""
         until = time.monotonic() + _COME_UP_S
-        while not come():
+        while not condition():
             if not _runs(process) or time.monotonic() > until:
                 end = self._log(name).read_text(errors="replace")[-_LOG_CHARACTERS:]
-                raise SettingError(
-                    f"{what} did not come up: {end}", hint=f"look at {self._log(name)}"
-                )
+                raise SettingError(f"{what} did not start: {end}", hint=f"see {self._log(name)}")
             time.sleep(_LOOK_S)
 
 
@@ -293,8 +294,10 @@ class Cluster:
 def running_cluster(
     shape: Shape | None = None, folder: Path | None = None, machines: Sequence[Machine] = ()
 ) -> Iterator[Cluster]:
-    """A cluster that ends with the block, and with this process, however that ends. Without a folder for
-    it, a temporary one is used, and removed. Its workers are on these machines, if there are any."""
+    """A cluster that ends with the block, or with this process, even if that is killed.
+
+    Without a folder, it uses a temporary one and removes it. Workers are spread over `machines`, if any.
+    """
     place = folder or Path(tempfile.mkdtemp(prefix="penstock-cluster-"))
     cluster = Cluster(place, shape or Shape(), machines=machines)
     reaper = subprocess.Popen(
@@ -314,11 +317,10 @@ def running_cluster(
 
 
 def environment(own: Mapping[str, str], folder: Path, address: str, mark: str) -> dict[str, str]:
-    """What daemons, and the executors that they start, find in their environment. Settings of another
-    Spark installation are left out.
+    """Environment variables of daemons and their executors, without those of another Spark installation.
 
-    >>> found = environment({"SPARK_MASTER_PORT": "1", "HOME": "/h"}, Path("/c"), "127.0.0.1", "m")
-    >>> found["HOME"], found["SPARK_LOCAL_DIRS"], "SPARK_MASTER_PORT" in found
+    >>> env = environment({"SPARK_MASTER_PORT": "1", "HOME": "/h"}, Path("/c"), "127.0.0.1", "m")
+    >>> env["HOME"], env["SPARK_LOCAL_DIRS"], "SPARK_MASTER_PORT" in env
     ('/h', '/c/local', False)
     """
     kept = {name: value for name, value in own.items() if not name.startswith("SPARK_")}
@@ -326,7 +328,7 @@ def environment(own: Mapping[str, str], folder: Path, address: str, mark: str) -
         MARK: mark,
         "SPARK_HOME": str(_spark_home()),
         "SPARK_CONF_DIR": str(folder / "conf"),
-        "SPARK_LOCAL_IP": address,  # pages listen here too
+        "SPARK_LOCAL_IP": address,  # web UIs listen here too
         "SPARK_LOCAL_DIRS": str(folder / "local"),
         "SPARK_DAEMON_MEMORY": _DAEMON_MEMORY,
         "SPARK_DAEMON_JAVA_OPTS": _DAEMON_JAVA,
@@ -336,16 +338,17 @@ def environment(own: Mapping[str, str], folder: Path, address: str, mark: str) -
 
 
 def import_path(own: Mapping[str, str]) -> str:
-    """The folders where this process finds packages, beside those of the interpreter; its working
-    directory too, as in local mode."""
+    """PYTHONPATH for executors: this process's import folders other than the interpreter's, and its working
+    directory, as in local mode."""
     of_interpreter = (sys.prefix, sys.base_prefix)
-    found = [
+    folders = [
         *own.get("PYTHONPATH", "").split(os.pathsep),
         os.getcwd(),
         str(Path(penstock.__file__).parents[1]),
-        *(place for place in sys.path if not place.startswith(of_interpreter)),
+        *(folder for folder in sys.path if not folder.startswith(of_interpreter)),
     ]
-    return os.pathsep.join(dict.fromkeys(str(Path(place).resolve()) for place in found if place))
+    unique = dict.fromkeys(str(Path(folder).resolve()) for folder in folders if folder)
+    return os.pathsep.join(unique)
 
 
 def _spark_home() -> Path:
@@ -370,7 +373,7 @@ def _free_ports(address: str, count: int) -> list[int]:
 
 
 def _bracketed(address: str) -> str:
-    """An address as URLs have it.
+    """An address in the form that URLs need.
 
     >>> _bracketed("::1"), _bracketed("127.0.0.1")
     ('[::1]', '127.0.0.1')
@@ -378,7 +381,7 @@ def _bracketed(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
 
-def _words(process: psutil.Process) -> str:
+def _command_line(process: psutil.Process) -> str:
     try:
         return " ".join(process.cmdline())
     except psutil.Error:

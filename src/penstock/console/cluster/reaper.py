@@ -1,8 +1,8 @@
-"""All processes of a cluster, by a mark in their environment, which those that they start inherit.
+"""Finds and ends all processes of a cluster, by a mark in their environment, which child processes inherit.
 
-A worker that is killed leaves its executors behind, and a test that is killed leaves all of it. So whoever
-owns a cluster starts `python -m penstock.console.cluster.reaper MARK`, which waits for the end of its
-stdin, that is for its owner's end, and then ends what has the mark.
+A killed worker leaves its executors running, and a killed test leaves the whole cluster. So the owner of a
+cluster starts `python -m penstock.console.cluster.reaper MARK`. It waits until its stdin is closed, which
+happens when the owner ends, and then kills all processes with the mark.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from contextlib import suppress
 import psutil
 
 MARK = "PENSTOCK_CLUSTER"
-"""The environment variable that holds a cluster's mark."""
+"""Environment variable that holds a cluster's mark."""
 _PATIENCE_S = 20.0
-"""Seconds that killed processes may take to be gone."""
+"""Seconds that killed processes may take to end."""
 
 
 def marked(mark: str) -> list[psutil.Process]:
-    """The processes of a cluster, whatever became of their parents."""
-    found = []
+    """All processes of a cluster, also those whose parents have ended."""
+    processes = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.pid != os.getpid() and process.environ().get(MARK) == mark:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def end_all(mark: str) -> list[psutil.Process]:
-    """Kill every process of a cluster, also those that are started meanwhile; returns those that stay."""
+    """Kill every process of a cluster, also those started meanwhile; returns those that have not ended."""
     until = time.monotonic() + _PATIENCE_S
     while (left := marked(mark)) and time.monotonic() < until:
         for process in left:

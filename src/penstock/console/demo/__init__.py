@@ -1,1 +1,1 @@
-"""`penstock demo`: a keyed aggregation on generated rows, watched live and checked at the end."""
+"""`penstock demo`: a keyed aggregation of generated rows, shown while it runs and checked at the end."""

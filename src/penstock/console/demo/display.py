@@ -1,4 +1,4 @@
-"""How the demo draws a reading: a panel on a terminal, a line anywhere else."""
+"""The demo's display: a panel on a terminal, one line per reading elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def draw(
     title: str, reading: Reading | None, sla: SLA, elapsed_s: float, seconds: int,
     pids: Mapping[str, int], width: int, decisions: Sequence[str] = (),
 ) -> RenderableType:  # fmt: skip
-    """The whole display, for a terminal of this width; `decisions` are lines of the journal."""
+    """The whole display for a terminal of this width. `decisions` are lines of the journal."""
     left = max(0, seconds - elapsed_s)
     columns = Column(ratio=1), Column(justify="right", no_wrap=True)
     clock = Table.grid(*columns, expand=True, padding=(0, 1))
@@ -36,22 +36,22 @@ def draw(
     else:
         parts += [_figures(reading), Text(), _latency(reading, sla), Text(), _hosts(reading, pids)]
         if decisions:
-            told = (Text(one, "dim", no_wrap=True, overflow="ellipsis") for one in decisions)
-            parts += [Text(), *told]
+            lines = (Text(text, "dim", no_wrap=True, overflow="ellipsis") for text in decisions)
+            parts += [Text(), *lines]
     return page(parts, title, min(width, _WIDTH), padding=(1, 2))
 
 
 def line(reading: Reading | None, sla: SLA, elapsed_s: float) -> str:
-    """The same as one line of text."""
+    """A summary of the reading in one line of text."""
     head = f"{elapsed_s:4.0f} s  "
     if reading is None:
         return head + "waiting for the first epoch"
-    told = f"epoch {reading.epoch}, {reading.rows:,} rows, {reading.rows_per_second:,.0f} rows/s"
+    text = f"epoch {reading.epoch}, {reading.rows:,} rows, {reading.rows_per_second:,.0f} rows/s"
     if reading.latency is not None:
         latency = reading.latency
-        told += f", latency p50 {latency.p50_ms:,.0f} ms, p99 {latency.p99_ms:,.0f} ms"
-        told += f", average {latency.mean_ms:,.0f} of {sla.latency_ms:,} ms"
-    return head + told
+        text += f", latency p50 {latency.p50_ms:,.0f} ms, p99 {latency.p99_ms:,.0f} ms"
+        text += f", average {latency.mean_ms:,.0f} of {sla.latency_ms:,} ms"
+    return head + text
 
 
 def _figures(reading: Reading) -> RenderableType:
@@ -63,11 +63,11 @@ def _figures(reading: Reading) -> RenderableType:
 
 
 def _latency(reading: Reading, sla: SLA) -> RenderableType:
-    found = reading.latency
-    if found is None:
+    latency = reading.latency
+    if latency is None:
         return Text("no rows in the last second", "dim")
     span, history_ms = "over the last second", reading.history_ms
-    return latency_gauge(found, span, found.mean_ms, history_ms, reading.worst_ms, sla)
+    return latency_gauge(latency, span, latency.mean_ms, history_ms, reading.worst_ms, sla)
 
 
 def _hosts(reading: Reading, pids: Mapping[str, int]) -> RenderableType:

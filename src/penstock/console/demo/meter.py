@@ -1,4 +1,4 @@
-"""A running query read off its progress: how fast, how late, how busy, over the last second."""
+"""Throughput, latency and host load of a running query over the last second, computed from its progress."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from penstock.model import SLA
 _WINDOW_MS = 1000.0
 _BARS = 60
 _BAR_MS = 500
-"""Time that one bar of the history stands for: 60 of them are half a minute."""
+"""Milliseconds that one bar of the history covers: 60 bars are half a minute."""
 
 
 @dataclass(frozen=True)
 class HostReading:
-    """One host: what it holds now, and how it fared over the last second."""
+    """One host: its state now, and its load over the last second."""
 
     host: str
     entries: int
     state_bytes: int
     busy: float
-    """Share of the time that it worked, 0 to 1."""
+    """Share of the last second that it worked, 0 to 1."""
     taken: int
-    """Rows and partial states taken in since the beginning."""
+    """Records (rows and partial states) received since the start."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A query at one moment."""
+    """Metrics of a query at one moment."""
 
     epoch: int
     rows: int
     rows_per_second: float
     latency: Latency | None
-    """Latency of the last second's rows; p99 is that of the worst epoch in it."""
+    """Latency of the last second's rows; its p99 is the worst epoch's."""
     worst_ms: float
-    """The highest average over any window of the SLA so far."""
+    """Highest average latency over any window of the SLA since the start, in milliseconds."""
     history_ms: tuple[float, ...]
     hosts: tuple[HostReading, ...]
     moved: int = 0
-    """Slots that have changed hosts since the beginning."""
+    """Number of slots that have moved between hosts since the start."""
 
 
 class DemoMeter:
-    """Follows a query by its progress. No clock: it goes by the times that epochs tell."""
+    """Follows a query through its progress. It needs no clock: it uses the times recorded in the epochs."""
 
     def __init__(self, sla: SLA) -> None:
         self._sla = sla
@@ -61,7 +61,7 @@ class DemoMeter:
         self._history = LatencyHistory(_BAR_MS)
 
     def take(self, progress: Iterable[EpochProgress]) -> None:
-        """Read on from the last epoch that was taken. Earlier ones among these are skipped."""
+        """Add the epochs that are newer than the last one added."""
         for epoch in progress:
             if self._newest is not None and epoch.epoch <= self._newest.epoch:
                 continue
@@ -79,7 +79,7 @@ class DemoMeter:
                 self._worst_ms = max(self._worst_ms, self._history.worst_ms)
 
     def reading(self) -> Reading | None:
-        """How it stands, or None before the first epoch."""
+        """The current metrics, or None before the first epoch."""
         newest = self._newest
         if newest is None:
             return None
@@ -105,21 +105,21 @@ class DemoMeter:
 
 
 def _done(epoch: EpochProgress) -> float:
-    """When the epoch's output was in the sink, in milliseconds since 1970."""
+    """Time at which the epoch's output was in the sink, in milliseconds since 1970."""
     return epoch.started_ms + epoch.sink_ms
 
 
 def _over(epochs: Iterable[EpochProgress]) -> Latency | None:
-    """The latency over several epochs; the percentiles are the nearest that epochs can tell."""
-    told = [(e.rows, e.latency) for e in epochs if e.latency is not None and e.rows]
-    if not told:
+    """Latency over several epochs. Its p50 and p99 are approximations from those of the epochs."""
+    known = [(e.rows, e.latency) for e in epochs if e.latency is not None and e.rows]
+    if not known:
         return None
-    rows = np.array([r for r, _ in told])
-    means, halves = (np.array([getattr(x, n) for _, x in told]) for n in ("mean_ms", "p50_ms"))
-    order = np.argsort(halves)
+    rows = np.array([r for r, _ in known])
+    means, medians = (np.array([getattr(x, n) for _, x in known]) for n in ("mean_ms", "p50_ms"))
+    order = np.argsort(medians)
     middle = np.searchsorted(np.cumsum(rows[order]), rows.sum() / 2)
     return Latency(
         mean_ms=float(np.average(means, weights=rows)),
-        p50_ms=float(halves[order][middle]),
-        p99_ms=max(x.p99_ms for _, x in told),
+        p50_ms=float(medians[order][middle]),
+        p99_ms=max(x.p99_ms for _, x in known),
     )

@@ -1,4 +1,4 @@
-"""The demo from its start to its verdict, in micro-batches or live."""
+"""Runs the demo, in micro-batches or live, and checks its result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import penstock as ps
 from penstock.console.demo.display import draw, line
 from penstock.console.demo.meter import DemoMeter, Reading
 from penstock.console.demo.steady import Totals, bursts, rows_read, rows_taken, steady
-from penstock.console.terminal import cleaned_up, counted, telling
+from penstock.console.terminal import cleaned_up, counted, progress_messages
 from penstock.live.sources.rate import RateSource
 from penstock.model import SLA
 from penstock.spark.checkpoint import locate
@@ -27,9 +27,9 @@ from penstock.state.store.store import Store
 
 _SLA, _LIVE_SLA = SLA(latency_ms=1000, window_ms=1000), SLA(latency_ms=100, window_ms=1000)
 _DECISIONS = 4
-"""Lines of the journal that are shown."""
+"""Journal lines shown."""
 _SETTLED_S = 60.0
-"""Seconds that a live flow may take to catch up with what arrived while it started."""
+"""Seconds that a live flow has to process the rows that arrived during its start."""
 _FRAME_S = 0.25
 _LINE_S = 2.0
 """Seconds between two lines, where there is no terminal to draw on."""
@@ -37,15 +37,15 @@ _LINE_S = 2.0
 
 @dataclass(frozen=True)
 class DemoLoad:
-    """What the demo runs."""
+    """Size and mode of the demo."""
 
     seconds: int
     rate: int
-    """Rows a second."""
+    """Rows per second; in live mode, during bursts."""
     keys: int
     hosts: int
     live: bool = False
-    """Live, with bursts and hosts that follow the load; else in micro-batches."""
+    """Whether to run live, with bursts and autoscaling; else in micro-batches."""
 
     @property
     def sla(self) -> SLA:
@@ -54,28 +54,26 @@ class DemoLoad:
     def __str__(self) -> str:
         if self.live:
             return (
-                f"{self.rate // 4:,} rows/s, for 2 s of every 10 s {self.rate:,}; {self.keys:,} keys, "
-                f"1 to {counted(self.hosts, 'host')}"
+                f"{self.rate // 4:,} rows/s, bursts of {self.rate:,} rows/s for 2 s of every 10 s, "
+                f"{self.keys:,} keys, 1 to {counted(self.hosts, 'host')}"
             )
         return f"{self.rate:,} rows/s, {self.keys:,} keys, {counted(self.hosts, 'host')}"
 
 
 def run(load: DemoLoad) -> bool:
-    """Run to the end and say whether the result is exact. Nothing is left behind, Ctrl-C or not."""
+    """Run the demo and return whether its result is exact. Cleans up after itself, also on Ctrl-C."""
     console = Console(highlight=False, soft_wrap=True)
     how = "live, " if load.live else ""
-    console.print(f"Keyed sums and counts of generated rows, {how}for {load.seconds} s: {load}.")
+    console.print(f"Sums and counts of generated rows per key, {how}for {load.seconds} s: {load}.")
     totals = Totals(load.keys)
     with cleaned_up(console) as resources:
-        with telling(console) as tell:
+        with progress_messages(console) as tell:
             checkpoint = resources.enter_context(
                 tempfile.TemporaryDirectory(prefix="penstock-demo-", ignore_cleanup_errors=True)
             )
-            tell("Starting Spark; it takes about 10 s to come up")
+            tell("Starting Spark, which takes about 10 s")
             spark = resources.enter_context(quiet_session("penstock-demo", load.hosts + 4))
-            tell(
-                "Starting the query and its hosts; numba compiles the first time, which takes long"
-            )
+            tell("Starting the query and its hosts; the first start is slow, since numba compiles")
             left = ps.collect()
             if load.live:
                 query = _start_live(load, left, checkpoint)
@@ -97,50 +95,49 @@ def run(load: DemoLoad) -> bool:
     console.print(f"SLA {kept}: the worst average over a second was {seen.worst_ms:,.0f} ms")
     if load.live:
         console.print(
-            f"{counted(seen.moved, 'slot')} changed hosts while rows flowed; "
-            f"there were {counted(len(seen.hosts), 'host')} at the end"
+            f"{counted(seen.moved, 'slot')} moved to other hosts while the flow ran; "
+            f"it ended with {counted(len(seen.hosts), 'host')}"
         )
     faults = totals.faults(taken)
     if faults:
         console.print(f"not exactly once: {faults}", style="bold red")
         return False
     rows_in_all = sum(map(len, taken))
-    told = f"exactly once: {load.keys:,} keys, {rows_in_all:,} rows, all sums equal"
-    console.print(told, style="bold green")
+    verdict = f"exactly once: {load.keys:,} keys, {rows_in_all:,} rows, all sums are correct"
+    console.print(verdict, style="bold green")
     return True
 
 
 def _summed(rows: DataFrame | RateSource, load: DemoLoad) -> ps.Flow:
-    begun = ps.flow(rows) if isinstance(rows, RateSource) else ps.flow(rows, arrival="arrival")
-    summed = begun.key_by("k").aggregate(total=ps.sum("v"), n=ps.count())
+    flow = ps.flow(rows) if isinstance(rows, RateSource) else ps.flow(rows, arrival="arrival")
+    summed = flow.key_by("k").aggregate(total=ps.sum("v"), n=ps.count())
     return summed.sla(latency=load.sla.latency_ms / 1000, window=load.sla.window_ms / 1000)
 
 
 def _start_live(load: DemoLoad, sink: Collect, checkpoint: str) -> ps.FlowQuery:
-    """Begin with one host: the load decides how many there are."""
+    """Start the live flow with one host; autoscaling adds others as the load requires."""
     flow = _summed(bursts(load.rate, load.keys), load).elastic(at_most=load.hosts)
     return flow.start(sink, mode="live", checkpoint=checkpoint, checkpoint_every="500ms", hosts=1)
 
 
 def _await_arrivals(query: ps.FlowQuery, load: DemoLoad) -> None:
-    """Wait until the query is up and rows have begun to arrive; a live one has then to catch up with rows
-    that arrived while it started."""
+    """Wait until rows arrive, and a live query has caught up with those that arrived during its start."""
     until = time.monotonic() + _SETTLED_S
     while True:
-        found = [epoch.latency.p99_ms for epoch in query.progress if epoch.latency]
+        p99s_ms = [epoch.latency.p99_ms for epoch in query.progress if epoch.latency]
         settled = not load.live or time.monotonic() > until
-        if found and (settled or found[-1] <= load.sla.latency_ms):
+        if p99s_ms and (settled or p99s_ms[-1] <= load.sla.latency_ms):
             return
         if query.await_termination(_FRAME_S):
             raise ps.PenstockError("the query ended before any row arrived")
 
 
 def _watch(query: ps.FlowQuery, load: DemoLoad, console: Console) -> Reading:
-    """Show the query until its time is over or it fails; returns how it stood then."""
+    """Show the query until its time is over or it fails; returns the last reading."""
     sla = load.sla
     meter, pause, began = DemoMeter(sla), threading.Event(), time.monotonic()
     title = f"penstock demo: {load}"
-    first, told = query.progress[-1].epoch if load.live else 0, 0
+    first, printed = query.progress[-1].epoch if load.live else 0, 0
     screen = console.is_terminal and not console.is_dumb_terminal
     with ExitStack() as shown:
         live = shown.enter_context(Live(console=console, auto_refresh=False)) if screen else None
@@ -156,9 +153,9 @@ def _watch(query: ps.FlowQuery, load: DemoLoad, console: Console) -> Reading:
                 facts = (sla, elapsed, load.seconds, pids, console.width, shown_last)
                 live.update(draw(title, reading, *facts), refresh=True)
             elif elapsed >= min(next_line, load.seconds):
-                for decision in decisions[told:]:
+                for decision in decisions[printed:]:
                     console.print(decision)
-                told = len(decisions)
+                printed = len(decisions)
                 console.print(line(reading, sla, elapsed))
                 next_line += _LINE_S
             if elapsed >= load.seconds or not query.is_active:

@@ -1,4 +1,4 @@
-"""The demo's rows: row i has a key and a value that follow from i, so that sums can be checked."""
+"""The demo's rows and the check of their sums: the key and value of row i are functions of i."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CHUNK = 1 << 20
 
 
 def keys_and_values(number: Numbers, keys: int) -> tuple[Numbers, Numbers]:
-    """What the rows of these numbers hold, for whoever checks a result against them.
+    """Keys and values of the rows with these numbers.
 
     >>> keys_and_values(np.arange(3), keys=10)
     (array([0, 1, 2]), array([0, 1, 2]))
@@ -45,40 +45,40 @@ def steady(
 ) -> DataFrame:
     """A stream of (arrival, k, v) with `rate` rows arriving each second from `start_ms` on.
 
-    Without a `start_ms` rows begin to arrive when the query has come up. Until then it gets some
-    epochs of rows that are simply there, with no time of arrival.
+    Without `start_ms`, rows begin to arrive when the query is up. The epochs before that have rows without
+    an arrival time.
     """
     return arriving(spark, "steady", Arriving(Steady(rate), _Content(keys), partitions, start_ms))
 
 
 def bursts(rate: int, keys: int, partitions: int = 2) -> RateSource:
-    """The same rows for a live flow: a quarter of `rate` a second, and all of it for 2 s of every 10 s."""
+    """The same rows for a live flow: at a quarter of `rate`, and at the full `rate` for 2 s of every 10 s."""
     arrivals = BurstShape(rate / 4, 4, at_s=4, for_s=2, every_s=10)
     return live_rate(arrivals, partitions=partitions, content=_Content(keys))
 
 
 class Totals:
-    """A sink that keeps the newest row of each key. An epoch that comes again changes nothing."""
+    """A sink that keeps the newest row of each key. A repeated epoch changes nothing."""
 
     def __init__(self, keys: int) -> None:
         self.sums: Numbers = np.zeros(keys, np.int64)
         self.counts: Numbers = np.zeros(keys, np.int64)
         self.epoch = -1
-        """The newest epoch taken."""
+        """The newest epoch written."""
 
     def write(self, df: DataFrame, epoch: int, flow_id: str) -> None:
         self.take(df.toArrow())
         self.epoch = epoch
 
     def take(self, rows: pa.Table) -> None:
-        """Keep what these rows say, of each key the one that has counted most."""
+        """Update the totals with these rows; of several rows per key, the one with the highest count wins."""
         k, total, n = (rows.column(name).to_numpy() for name in ("k", "total", "n"))
         order = np.argsort(n, kind="stable")
         order = order[n[order] >= self.counts[k[order]]]
         self.sums[k[order]], self.counts[k[order]] = total[order], n[order]
 
     def faults(self, taken: Sequence[range]) -> str:
-        """What is wrong, if these should be the totals of the rows of these numbers; empty if fine."""
+        """A description of wrong totals, compared with the rows of these numbers; empty if all are right."""
         keys = len(self.sums)
         sums, counts = np.zeros(keys, np.int64), np.zeros(keys, np.int64)
         for part in (
@@ -91,11 +91,13 @@ class Totals:
         if wrong == 0:
             return ""
         counted, rows = int(self.counts.sum()), sum(map(len, taken))
-        return f"{wrong:,} of {keys:,} keys are wrong; {counted:,} rows were counted, {rows:,} came"
+        return (
+            f"{wrong:,} of {keys:,} keys are wrong; {counted:,} rows were counted, {rows:,} arrived"
+        )
 
 
 def rows_taken(checkpoint: Path, epoch: int) -> list[range]:
-    """The numbers of the rows that Spark's own log says the source has given, up to the end of an epoch."""
+    """Numbers of the rows that the source delivered up to the end of an epoch, from Spark's offset log."""
     if epoch < 0:
         return []
     offset = (checkpoint / "offsets" / str(epoch)).read_text().splitlines()[-1]
@@ -103,7 +105,7 @@ def rows_taken(checkpoint: Path, epoch: int) -> list[range]:
 
 
 def rows_read(store: Store) -> list[range]:
-    """The numbers of the rows that couriers have read, by partition, as the newest manifest says."""
+    """Numbers of the rows that couriers have read, one range per partition, from the newest manifest."""
     manifest = store.read_manifest(max(store.epochs(), default=-1))
     positions = (manifest.positions or {}).get("0", {}) if manifest is not None else {}
     count = len(positions)

@@ -1,6 +1,6 @@
-"""A running query, seen and steered from another process: `penstock ctl`.
+"""A running query, watched and controlled from another process: `penstock ctl`.
 
-query.py    how to reach it, what to ask it for, its journal
-view.py     what `penstock ctl` prints
-watch.py    `penstock ctl watch`: follows the query; page.py: how that is drawn
+query.py    connects to the query, sends requests, reads its journal
+view.py     the output of `penstock ctl`
+watch.py    `penstock ctl watch`: follows the query; page.py draws it
 """

@@ -1,4 +1,4 @@
-"""The page of `penstock ctl watch`: how a running query is drawn, or told in one line."""
+"""The page of `penstock ctl watch`: draws a running query, or describes it in one line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from penstock.model import SLA
 _WIDTH = 104
 _LOAD_WIDTH = 16
 _MOST_HOSTS = 16
-"""Hosts shown of a step: those in the worst health, and of these the busiest."""
+"""Hosts shown per step at most: the least healthy first, then the busiest."""
 _IDLE_S = 3.0
 """Seconds without a new epoch after which the page says so."""
 _ILL = {"severe": 2, "moderate": 1}
@@ -49,20 +49,20 @@ class Look:
     """A running query at one moment."""
 
     answer: dict[str, Any]
-    """What `RunningQuery.status` gave."""
+    """The reply of `RunningQuery.status`."""
     entries: tuple[Entry, ...]
-    """The newest ones of its journal, oldest first."""
+    """Newest entries of its journal, oldest first."""
     history: LatencyHistory
     idle_s: float
     """Seconds since a new epoch was last seen."""
     trouble: str = ""
-    """Why all this is not of now: the query does not answer."""
+    """Reason why this is not up to date: the query does not answer. Empty if it does."""
 
     @property
     def control(self) -> dict[str, Any] | None:
-        """What control tells of the query; None where autoscaling is off."""
-        found: dict[str, Any] | None = self.answer.get("control")
-        return found
+        """The report of the query's control loop; None if autoscaling is off."""
+        report: dict[str, Any] | None = self.answer.get("control")
+        return report
 
 
 def draw(title: str, look: Look, width: int) -> RenderableType:
@@ -73,9 +73,7 @@ def draw(title: str, look: Look, width: int) -> RenderableType:
         parts.append(Text(look.trouble, "bold red"))
     parts += [Text(), _latency(look.history, None if control is None else sla_of(control)), Text()]
     if control is None:
-        live = bool(look.answer["status"].get("couriers"))
-        how = "a live flow keeps its hosts" if live else "turn it on with .elastic()"
-        off = Text(f"autoscaling is off; {how}", "dim")
+        off = Text("Autoscaling is off. Turn it on with .elastic().", "dim")
         parts += [draw_hosts(look.answer), Text(), off]
     else:
         for name, step in control["steps"].items():
@@ -88,33 +86,33 @@ def draw(title: str, look: Look, width: int) -> RenderableType:
 
 
 def line(look: Look) -> str:
-    """The same as one line of text."""
+    """A summary of the page in one line of text."""
     newest, control = look.history.newest, look.control
     epoch = look.answer["status"]["epoch"]
-    told = [look.trouble or look.answer["status"]["state"]]
-    told.append("no epoch yet" if epoch is None else f"epoch {epoch:,}")
+    texts = [look.trouble or look.answer["status"]["state"]]
+    texts.append("no epoch yet" if epoch is None else f"epoch {epoch:,}")
     if newest is not None:
         bound = "" if control is None else f" of {sla_of(control).latency_ms:,}"
-        told.append(f"latency {newest.average_ms:,.0f}{bound} ms")
+        texts.append(f"latency {newest.average_ms:,.0f}{bound} ms")
     if control is not None:
-        told += [_step_text(name, step) for name, step in control["steps"].items()]
+        texts += [_step_text(name, step) for name, step in control["steps"].items()]
     if spent := money_text(look.answer["status"].get("money")):
-        told.append(spent)
-    return "; ".join(told)
+        texts.append(spent)
+    return "; ".join(texts)
 
 
 def _step_text(name: str, step: dict[str, Any]) -> str:
     hosts, keys = len(step["hosts"]), [hot["key"] for hot in step["hot_keys"]]
-    told = [f"{name} {step['health'] or 'not looked at yet'}"]
+    texts = [f"{name} {step['health'] or 'not examined yet'}"]
     if hosts:
-        told[0] += f" on {counted(hosts, 'host')}"
+        texts[0] += f" on {counted(hosts, 'host')}"
     if step["treating"]:
-        told.append(step["treating"])
+        texts.append(step["treating"])
     if carried := offload_text(step.get("offload")):
-        told.append(carried)
+        texts.append(carried)
     if keys:
-        told.append(f"hot: {' '.join(keys)}")
-    return ", ".join(told)
+        texts.append(f"hot keys: {' '.join(keys)}")
+    return ", ".join(texts)
 
 
 def _head(look: Look) -> RenderableType:
@@ -152,7 +150,7 @@ def _step_head(name: str, step: dict[str, Any]) -> Text:
     share = "" if step["share"] == 1 else f", {step['share']:.0%} of the bound"
     text.append(allowed + alert + share, "dim")
     if step["treating"]:
-        text.append(f"\nunder way: {step['treating']}", "yellow")
+        text.append(f"\nin progress: {step['treating']}", "yellow")
     if carried := offload_text(step.get("offload")):
         text.append(f"\n{carried}", "yellow")
     return text
@@ -160,7 +158,7 @@ def _step_head(name: str, step: dict[str, Any]) -> Text:
 
 def _hosts(hosts: list[dict[str, Any]]) -> RenderableType:
     if not hosts:
-        return Text("not looked at yet", "dim")
+        return Text("not examined yet", "dim")
     worst = sorted(hosts, key=lambda host: (_ILL.get(host["health"], 0), _load(host) or 0.0))
     shown = {host["host"] for host in worst[-_MOST_HOSTS:]}
     figures = numbers("", "arrivals", "slots", "latency", "settles at")
@@ -181,17 +179,17 @@ def _hosts(hosts: list[dict[str, Any]]) -> RenderableType:
             _settles_at(host),
         )
     more = len(hosts) - len(shown)
-    return Group(table, Text(f"and {more:,} more that fare no worse", "dim")) if more else table
+    return Group(table, Text(f"and {more:,} more, no less healthy", "dim")) if more else table
 
 
 def _load(host: dict[str, Any]) -> float | None:
-    """Arrivals over what the host can serve; None until it has worked."""
+    """Arrival rate divided by service rate; None until both are known."""
     rate, service_rate = host["rate"], host["service_rate"]
     return rate / service_rate if rate is not None and service_rate else None
 
 
 def _settles_at(host: dict[str, Any]) -> Text:
-    """The latency that a host tends to if nothing changes; none if it cannot keep up."""
+    """The latency that a host converges to if nothing changes; "never" if it cannot keep up."""
     if host["projected_ms"] is None and host["service_rate"] is not None:
         return Text("never", "red")
     return Text(milliseconds_text(host["projected_ms"]))
@@ -199,7 +197,7 @@ def _settles_at(host: dict[str, Any]) -> Text:
 
 def _journal(entries: tuple[Entry, ...]) -> RenderableType:
     if not entries:
-        return Text("no decision yet", "dim")
+        return Text("no decisions yet", "dim")
     fixed = [Column(style=style, no_wrap=True) for style in ("dim", "cyan", "")]
     text = Column(ratio=1, no_wrap=True, overflow="ellipsis")
     table = Table(*fixed, text, box=None, expand=True, show_header=False, pad_edge=False)

@@ -1,9 +1,9 @@
-"""A running query, reached from another process through its checkpoint. `penstock ctl` is this.
+"""A running query, reached from another process through its checkpoint: the core of `penstock ctl`.
 
-A query says in `control.json` of its checkpoint where its driver listens; the token that it asks for is
-found as `wire.control_key` says. What is asked for takes effect at the query's next epoch boundary.
+A query writes its driver's address into `control.json` of its checkpoint; `wire.control_key` finds the token
+that the driver requires. Requests take effect at the query's next epoch boundary.
 
-Its journal is in the checkpoint too, so that it can be read when the query runs no more.
+The journal is in the checkpoint too, so it can be read after the query has ended.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ from penstock.wire.control_key import access_of, key_of
 from penstock.wire.flight import Endpoint
 
 _LOOK_MS = 10_000
-"""Timeout of a look at a query, which answers at once, whatever it is doing."""
+"""Timeout of a read request, in milliseconds. A query answers these at once, whatever it is doing."""
 _ORDER_MS = 180_000
-"""Timeout of an order: a query that has just been started takes it when its first epoch begins."""
+"""Timeout of a move or scale request, in milliseconds. A query that is starting up accepts one when its first
+epoch begins."""
 _FOLLOW_S = 1.0
-"""Seconds between two looks for new entries of a journal."""
+"""Seconds between two polls for new journal entries."""
 _FOLLOW_LAST = 200
-"""Entries asked for at such a look: more than come in a second."""
+"""Entries requested by each poll: more than a query writes in a second."""
 
 
 class RunningQuery:
-    """The query that runs on a checkpoint. A `SettingError` says why there is none."""
+    """The query that runs on a checkpoint. Raises `SettingError` if none does."""
 
     def __init__(self, checkpoint: str) -> None:
         self._store, facts = open_checkpoint(checkpoint)
@@ -47,57 +48,56 @@ class RunningQuery:
         self._control = _control(checkpoint, self._store)
 
     def status(self) -> dict[str, Any]:
-        """The query's status, its placements, the progress of its newest epoch (or None), and what
-        control makes of it (or None)."""
+        """The query's status, its slot placements, the progress of its newest epoch (or None), and the report
+        of its control loop (or None)."""
         return self._ask("control_status", _LOOK_MS)
 
     def journal(self, last: int) -> list[Entry]:
-        """The newest entries of the journal since the query was started, oldest first."""
-        told = self._ask("control_journal", _LOOK_MS, last=last)
-        return codec.from_plain(told["entries"], list[Entry])
+        """The newest journal entries since the query was started, oldest first."""
+        reply = self._ask("control_journal", _LOOK_MS, last=last)
+        return codec.from_plain(reply["entries"], list[Entry])
 
     def has_ended(self) -> bool:
-        """Whether the query that was found has ended as it should, and no other one runs."""
+        """Whether the query has shut down cleanly and no other one runs on the checkpoint."""
         return self._store.read_control() is None
 
     def steer(self, steering: Steering) -> dict[str, Any]:
-        """Change what control keeps to; returns what is in force then. A query that is not elastic
-        refuses."""
-        wanted = steering.to_json()
-        for name, value in wanted.items():
+        """Change the control settings; returns those now in force. A query without autoscaling refuses."""
+        changes = steering.to_json()
+        for name, value in changes.items():
             if isinstance(value, float) and not math.isfinite(value):  # JSON has no such numbers
-                raise SettingError(f"{name}={value}", hint="give a number, such as 0.2")
-        return self._ask("control_steer", _LOOK_MS, **wanted)
+                raise SettingError(f"{name} is {value}", hint="use a finite number, such as 0.2")
+        return self._ask("control_steer", _LOOK_MS, **changes)
 
     def move(self, slots: str, to: str, step: str | None = None) -> tuple[str, tuple[int, ...]]:
-        """Let slots, given as text such as 0-15,20, live on a host; returns the step and slots."""
+        """Move slots, such as "0-15,20", to a host; returns the step and the slot numbers."""
         step = self._chosen(step)
         chosen = slots_from_text(slots, self._slots[step])
         if not chosen:
-            raise SettingError("no slots to move", hint="name some, such as 0-15,20")
+            raise SettingError("no slots to move", hint="name slots, such as 0-15,20")
         self._ask("control_move", _ORDER_MS, step=step, slots=list(chosen), to=to)
         return step, chosen
 
     def scale(self, hosts: int, step: str | None = None) -> str:
-        """Give a step this number of hosts; returns the step."""
+        """Set a step's number of hosts; returns the step."""
         step = self._chosen(step)
         self._ask("control_scale", _ORDER_MS, step=step, hosts=hosts)
         return step
 
     def migrate_by(self, migration: str) -> str:
-        """Let state follow its slots this way from now on; returns it as the query names it."""
+        """Set how state migrates when slots move; returns the migration's name in the query."""
         return str(self._ask("control_migration", _LOOK_MS, migration=migration)["migration"])
 
     def _chosen(self, step: str | None) -> str:
         if step is None and len(self._slots) == 1:
             return next(iter(self._slots))
         if step not in self._slots:
-            what = "the flow has several steps" if step is None else f"there is no step {step!r}"
-            raise SettingError(what, hint=f"give --step, one of: {', '.join(self._slots)}")
+            fault = "the flow has several steps" if step is None else f"there is no step {step!r}"
+            raise SettingError(fault, hint=f"give --step, one of: {', '.join(self._slots)}")
         return step
 
     def _ask(self, action: str, timeout_ms: int, **arguments: Any) -> dict[str, Any]:
-        """What the query answers; nothing where it only obeys."""
+        """The query's reply to a request; empty if the reply carries no data."""
         key = key_of(self._control, os.environ)
         endpoint = Endpoint(key.location, access_of(key))
         try:
@@ -116,54 +116,56 @@ class RunningQuery:
 def journal(checkpoint: str, last: int) -> list[Entry]:
     """The newest entries of a checkpoint's journal, oldest first, whether a query runs or not.
 
-    A running query tells those since it was started; earlier ones are in the checkpoint.
+    A running query returns the entries since its start; earlier ones are read from the checkpoint.
     """
-    told = _told(checkpoint, last)
-    if len(told) >= last:
-        return told
-    kept = _kept(checkpoint, last)
-    earlier = [entry for entry in kept if not told or entry.time_ms < told[0].time_ms]
-    return [*earlier, *told][-last:]
+    recent = _from_query(checkpoint, last)
+    if len(recent) >= last:
+        return recent
+    stored = _from_checkpoint(checkpoint, last)
+    earlier = [entry for entry in stored if not recent or entry.time_ms < recent[0].time_ms]
+    return [*earlier, *recent][-last:]
 
 
 def followed(
     checkpoint: str, shown: Sequence[Entry], pause: Callable[[float], object] = time.sleep
 ) -> Iterator[Entry]:
-    """The entries that come after those shown, as they come. Without end: also when the query has
-    ended, since it may be started again."""
+    """The journal entries after those shown, as they are written.
+
+    Never ends, not even when the query does: it may be started again.
+    """
     while True:
         pause(_FOLLOW_S)
-        newest = _told(checkpoint, _FOLLOW_LAST) or _kept(checkpoint, _FOLLOW_LAST)
+        newest = _from_query(checkpoint, _FOLLOW_LAST) or _from_checkpoint(checkpoint, _FOLLOW_LAST)
         for entry in after(shown, newest):
             shown = [entry]
             yield entry
 
 
-def after(shown: Sequence[Entry], told: Sequence[Entry]) -> list[Entry]:
-    """The entries told that come after the last one shown; by time, if that one is not among them.
+def after(shown: Sequence[Entry], entries: Sequence[Entry]) -> list[Entry]:
+    """The entries that come after the last one shown: by position, or by time if that one is not among them.
 
     >>> a, b, c = (Entry(time, None, "sum", "done", "") for time in (1.0, 2.0, 3.0))
     >>> after([a, b], [b, c]) == [c], after([b], [a, c]) == [c]
     (True, True)
     """
     if not shown:
-        return list(told)
-    known = [at for at, entry in enumerate(told) if entry == shown[-1]]
-    if known:
-        return list(told[known[-1] + 1 :])
-    return [entry for entry in told if entry.time_ms > shown[-1].time_ms]
+        return list(entries)
+    matches = [at for at, entry in enumerate(entries) if entry == shown[-1]]
+    if matches:
+        return list(entries[matches[-1] + 1 :])
+    return [entry for entry in entries if entry.time_ms > shown[-1].time_ms]
 
 
-def _told(checkpoint: str, last: int) -> list[Entry]:
+def _from_query(checkpoint: str, last: int) -> list[Entry]:
     try:
         return RunningQuery(checkpoint).journal(last)
     except SettingError:
-        return []  # none runs, or it does not answer: the checkpoint has its entries too
+        return []  # no query runs or answers: the checkpoint has its entries too
 
 
-def _kept(checkpoint: str, last: int) -> list[Entry]:
+def _from_checkpoint(checkpoint: str, last: int) -> list[Entry]:
     store, _ = open_checkpoint(checkpoint)
-    return store.journal_entries(Entry, files=last)[-last:]  # there is an entry in each, or several
+    return store.journal_entries(Entry, files=last)[-last:]  # each file has one entry or more
 
 
 def _control(checkpoint: str, store: Store) -> dict[str, Any]:
@@ -172,17 +174,17 @@ def _control(checkpoint: str, store: Store) -> dict[str, Any]:
     except PermissionError as refused:
         raise SettingError(
             f"control.json of {checkpoint} cannot be read",
-            hint="ask as a user who can read the checkpoint",
+            hint="run this as a user who can read the checkpoint",
         ) from refused
     if control is None:
         raise SettingError(
             f"no query runs on {checkpoint}",
             hint="start the flow with this checkpoint; "
-            "`penstock state` looks into it without a running query",
+            "`penstock state` reads the checkpoint without a running query",
         )
     if is_here(address_of(control["location"])) and not psutil.pid_exists(control["pid"]):
         raise SettingError(
-            f"the query on {checkpoint} has died: its process {control['pid']} is no more",
+            f"the query on {checkpoint} has died: its process {control['pid']} no longer runs",
             hint="start the flow again with this checkpoint: it continues where it stopped",
         )
     return control

@@ -1,4 +1,4 @@
-"""What `penstock ctl` prints: tables for people, JSON for programs."""
+"""The output of `penstock ctl`: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def as_json(answer: dict[str, Any]) -> str:
 
 
 def draw_status(answer: dict[str, Any]) -> RenderableType:
-    """A glance at a query, from what `RunningQuery.status` gives."""
+    """An overview of a query, drawn from the reply of `RunningQuery.status`."""
     status, progress, control = answer["status"], answer["progress"], answer.get("control")
     parts: list[RenderableType] = [draw_head(status)]
     if status["message"] != status["state"]:
@@ -50,17 +50,17 @@ def draw_status(answer: dict[str, Any]) -> RenderableType:
 
 
 def draw_control(control: dict[str, Any]) -> RenderableType:
-    """What control keeps to, from what `RunningQuery.steer` gives, and how each step fares."""
-    known = facts()
-    known.add_row("SLA", promise(sla_of(control)))
-    known.add_row("policy", draw_policy(control))
+    """The control settings, and the health of each step, drawn from the reply of `RunningQuery.steer`."""
+    settings = facts()
+    settings.add_row("SLA", promise(sla_of(control)))
+    settings.add_row("policy", draw_policy(control))
     if functions := draw_functions(control):
-        known.add_row("functions", functions)
+        settings.add_row("functions", functions)
     table = listing(
         Column("step", style="cyan", overflow="fold"),
         "health",
         *numbers("hosts", "at least", "at most", "alert", "margin", "share of the bound"),
-        Column("under way", style="yellow", overflow="fold"),
+        Column("in progress", style="yellow", overflow="fold"),
     )
     for name, step in control["steps"].items():
         table.add_row(
@@ -72,46 +72,48 @@ def draw_control(control: dict[str, Any]) -> RenderableType:
             milliseconds_text(step["alert_ms"]),
             f"{step['margin']:.0%}",
             f"{step['share']:.0%}",
-            Text(_under_way(step)),
+            Text(_in_progress(step)),
         )
-    return Group(known, Text(), table)
+    return Group(settings, Text(), table)
 
 
-def _under_way(step: dict[str, Any]) -> str:
-    told = (step["treating"], offload_text(step.get("offload")))
-    return "; ".join(one for one in told if one)
+def _in_progress(step: dict[str, Any]) -> str:
+    texts = (step["treating"], offload_text(step.get("offload")))
+    return "; ".join(text for text in texts if text)
 
 
 def draw_functions(control: dict[str, Any]) -> Text | None:
-    """The functions of a query, and what was used of them; None if it has none."""
-    found = control.get("functions")
-    if found is None:
+    """The state and the usage of a query's functions; None if it has none."""
+    functions = control.get("functions")
+    if functions is None:
         return None
-    used, limit = found["used"], f"at most {found['at_most']:,}"
-    text = Text.assemble((found["state"], _STYLES.get(found["state"], "")), f", {limit}")
+    used, state = functions["used"], functions["state"]
+    text = Text.assemble((state, _STYLES.get(state, "")), f", at most {functions['at_most']:,}")
     text.append(f"; {counted(used['invocations'], 'invocation')}, {used['seconds']:,.1f} s")
     if used["failed"] or used["throttled"]:
         text.append(f"; {used['failed']:,} failed, {used['throttled']:,} refused", "yellow")
-    if found["trouble"]:
-        text.append(f"; {found['trouble']}", "red")
-    for step, why in found["left_whole"].items():
+    if functions["trouble"]:
+        text.append(f"; {functions['trouble']}", "red")
+    for step, why in functions["left_whole"].items():
         text.append(f"; not for {step}: {why}", "dim")
     return text
 
 
 def draw_policy(control: dict[str, Any]) -> Text:
-    dry = ("  dry run: it only tells", "yellow") if control["dry_run"] else ""
+    dry = (
+        ("  dry run: decisions are shown, not carried out", "yellow") if control["dry_run"] else ""
+    )
     return Text.assemble(control["policy"], dry)
 
 
 def draw_hot_keys(control: dict[str, Any]) -> RenderableType | None:
-    """The keys that alone are too much for a host, under a title; None if there are none."""
+    """A table of keys whose load alone exceeds a host; None if there are none."""
     columns = Column(style="cyan", no_wrap=True), Column(overflow="fold")
     table = Table(*columns, box=None, show_header=False, pad_edge=False)
     for name, step in control["steps"].items():
         for hot in step["hot_keys"]:
-            what = f" in slot {hot['slot']}, {hot['rate']:,.0f} records/s: {hot['text']}"
-            table.add_row(Text(name), Text.assemble((hot["key"], "bold red"), what))
+            detail = f" in slot {hot['slot']}, {hot['rate']:,.0f} records/s: {hot['text']}"
+            table.add_row(Text(name), Text.assemble((hot["key"], "bold red"), detail))
     return Group(Text("hot keys", "bold"), table) if table.row_count else None
 
 
@@ -120,10 +122,12 @@ def sla_of(control: dict[str, Any]) -> SLA:
 
 
 def draw_head(status: dict[str, Any]) -> Text:
-    """The query in one line: its state, epoch and migration, and whether slots are in place."""
+    """The query in one line: its state, epoch and migration, and the number of slots still to move."""
     epoch = "no epoch yet" if status["epoch"] is None else f"epoch {status['epoch']}"
     pending = status["pending_slots"]
-    waiting = (f"{counted(pending, 'slot')} pending", "yellow") if pending else ("all in place", "")
+    waiting = (
+        (f"{counted(pending, 'slot')} pending", "yellow") if pending else ("no slots pending", "")
+    )
     return Text.assemble(
         (status["state"], f"bold {_STYLES.get(status['state'], '')}".strip()),
         f"  {epoch}  migration {status['migration']}  ",
@@ -132,11 +136,13 @@ def draw_head(status: dict[str, Any]) -> Text:
 
 
 def draw_hosts(answer: dict[str, Any]) -> Table:
-    """A row for each host that is up, owns slots or did something in the newest epoch; and for each courier
-    of a live flow that is up."""
+    """A table of hosts and live couriers.
+
+    A host is listed if it is up, owns slots or worked in the newest epoch; a courier if it is up.
+    """
     pids = answer["status"]["hosts"]
     newest = {h["host"]: h for h in answer["progress"]["hosts"]} if answer["progress"] else {}
-    placements = [p for told in answer["placements"].values() for p in stored_placements(told)]
+    placements = [p for stored in answer["placements"].values() for p in stored_placements(stored)]
     table = listing(
         Column("host", style="cyan", overflow="fold"),
         *numbers("pid"),
@@ -164,22 +170,24 @@ def draw_hosts(answer: dict[str, Any]) -> Table:
 
 
 def _migration(moved: dict[str, Any]) -> Table:
-    known = facts()
-    for one in moved["handovers"]:
-        told = f"{slots_to_text(one['slots'])}: {one['source'] or 'the store'} to {one['target']}"
-        known.add_row("changed hands", Text(f"{told} ({one['why']})"))
+    table = facts()
+    for move in moved["handovers"]:
+        path = (
+            f"{slots_to_text(move['slots'])}: {move['source'] or 'the store'} to {move['target']}"
+        )
+        table.add_row("slots moved", Text(f"{path} ({move['why']})"))
     mb = moved["fetched_bytes"] / 1e6
-    known.add_row("fetched", f"{counted(moved['fetched_keys'], 'key')}, {mb:,.1f} MB")
-    known.add_row("round trips", f"{moved['fetches']:,}")
-    known.add_row("rows waited", f"{moved['wait_ms']:,.0f} ms, over all channels")
-    known.add_row("partial slots", f"{moved['partial_slots']:,}")
-    known.add_row("left behind", f"{counted(moved['left_behind'], 'key')} that nobody asked for")
-    known.add_row("evicted", f"{counted(moved['evicted'], 'key')}, for lack of memory")
-    return known
+    table.add_row("fetched", f"{counted(moved['fetched_keys'], 'key')}, {mb:,.1f} MB")
+    table.add_row("round trips", f"{moved['fetches']:,}")
+    table.add_row("rows waited", f"{moved['wait_ms']:,.0f} ms in total, over all channels")
+    table.add_row("partial slots", f"{moved['partial_slots']:,}")
+    table.add_row("left behind", f"{counted(moved['left_behind'], 'key')}, not requested yet")
+    table.add_row("evicted", f"{counted(moved['evicted'], 'key')}, for lack of memory")
+    return table
 
 
 def _by_number(host: str) -> tuple[str, int, str]:
-    """Sorts a step's hosts by number.
+    """Sort key that orders a step's hosts by number.
 
     >>> sorted(["sum/10", "sum/9"], key=_by_number)
     ['sum/9', 'sum/10']

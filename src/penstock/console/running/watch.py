@@ -1,7 +1,7 @@
-"""`penstock ctl watch`: a running query on one page that follows it.
+"""`penstock ctl watch`: a page that follows a running query.
 
-The page looks at the query twice a second, from outside: nothing in the query changes by it. While the
-query does not answer, the page stays as it was and says so. It ends when the query ends.
+It polls the query twice a second, which changes nothing in the query. While the query does not answer, the
+page keeps its last content and says so. It ends when the query ends.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _FRAME_S = 0.5
 _LINE_S = 2.0
 """Seconds between two lines, where there is no terminal to draw on."""
 _BAR_MS = 2_000
-"""Time that one bar of the latency's history stands for."""
+"""Milliseconds that one bar of the latency history covers."""
 _ENTRIES = 8
-"""Entries of the journal on the page."""
+"""Journal entries on the page."""
 _WINDOW_MS = 1_000
-"""Window of averages where there is no SLA."""
+"""Milliseconds over which latency is averaged if there is no SLA."""
 
 
 class Watcher:
-    """Looks at a query again and again; remembers what a single look cannot tell."""
+    """Polls a query, and keeps what a single poll does not contain: latency history and idle time."""
 
     def __init__(self, checkpoint: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._checkpoint, self._clock = checkpoint, clock
@@ -46,7 +46,7 @@ class Watcher:
     def look(self) -> Look | None:
         """The query as it is now, or as it was when it last answered; None if it has ended.
 
-        A `SettingError` says if it has died, or has not answered yet.
+        Raises `SettingError` if it has died, or has never answered.
         """
         try:
             answer, entries = self._query.status(), self._query.journal(_ENTRIES)
@@ -66,7 +66,7 @@ class Watcher:
             return None
         if self._newest is None:
             raise silent
-        # It may have been started again, and listen elsewhere now.
+        # It may have been restarted, and listen at another address now.
         self._query = RunningQuery(self._checkpoint)
         shown = self._newest
         return Look(shown.answer, shown.entries, shown.history, self._idle_s, silent.message)
@@ -77,7 +77,7 @@ class Watcher:
 
 
 def seen_epoch(progress: dict[str, Any] | None) -> SeenEpoch | None:
-    """What a look told of the newest epoch; None before the first one, and for one without rows."""
+    """The newest epoch of a progress report; None before the first epoch, or if it had no rows."""
     if progress is None or progress["latency"] is None:
         return None
     done_ms, latency = progress["started_ms"] + progress["sink_ms"], Latency(**progress["latency"])
@@ -87,7 +87,7 @@ def seen_epoch(progress: dict[str, Any] | None) -> SeenEpoch | None:
 def watch(
     checkpoint: str, console: Console, once: bool, pause: Callable[[float], object] = time.sleep
 ) -> None:
-    """Show the query until it ends or Ctrl-C: a page on a terminal, lines anywhere else."""
+    """Show the query until it ends or Ctrl-C: as a page on a terminal, as lines elsewhere."""
     watcher, title = Watcher(checkpoint), f"penstock: {checkpoint}"
     screen = console.is_terminal and not console.is_dumb_terminal
     with ExitStack() as shown:

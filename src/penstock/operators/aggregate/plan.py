@@ -22,10 +22,9 @@ from penstock.operators.operator import (
     Operator,
     Sender,
     StepPlan,
-    one_field,
 )
 from penstock.state.arrays import Array
-from penstock.state.keys.codec import KeyCodec, Keys
+from penstock.state.keys.codec import Keys
 from penstock.state.table.columns import Column
 from penstock.state.table.table import KEY
 
@@ -67,17 +66,17 @@ class AggregatePlan(StepPlan):
         emit: Emit = "update",
         nulls: bool = False,
     ) -> None:
-        self.inputs, self.key_names = (input_schema,), list(key_names)
+        self._read(input_schema, key_names, nulls)
         self.aggregates, self.emit = dict(aggregates), emit
-        keys = pa.schema([one_field(input_schema, name, "the key") for name in key_names])
-        self.codec = KeyCodec(keys, nulls)
         self._check()
         self._parts = compiled(aggregates.values(), input_schema)
         results = [
             pa.field(name, part.type) for name, part in zip(aggregates, self._parts, strict=True)
         ]
         change = [pa.field(CHANGE, pa.int8())] if emit == "changes" else []
-        self.output = pa.schema([*keys, *results, *change])
+        self.output = pa.schema(
+            [*(input_schema.field(name) for name in key_names), *results, *change]
+        )
         self.signed = CHANGE in input_schema.names
         parts: list[Accumulator] = [a for part in self._parts for a in part.accumulators]
         if self.signed:

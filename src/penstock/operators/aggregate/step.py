@@ -90,8 +90,8 @@ class AggregateOperator(TableOperator):
 
     def begin(self, time: EpochTime) -> None:
         """Begin a round. Nothing falls due by time alone."""
+        super().begin(time)
         self._state.tidy()
-        self._firsts.clear()
 
     def close(self) -> Answer:
         """Emit the keys that the round changed: with their current aggregates, or as changes."""

@@ -102,7 +102,6 @@ class RegularJoin(ExpiringJoin):
         if self._ttl_ms is None:
             bags.append(entries, rows)
             return
-        assert self._time is not None
         until = stamp(np.full(len(entries), self._time.now_ms + self._ttl_ms))
         rows = with_column(rows, _UNTIL, fixed_array(until, pa.int64()))
         super()._store(input, entries, rows)
@@ -166,7 +165,6 @@ class RegularJoin(ExpiringJoin):
         """Leave out rows whose TTL has ended but that have not been removed yet."""
         if self._ttl_ms is None or not len(ids):
             return owner, ids
-        assert self._time is not None
         still = fixed_values(self.bags[input].values(_UNTIL, ids)) > _limit(self._time)
         return owner[still], ids[still]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
@@ -36,7 +36,7 @@ Columns = Callable[[int, int], list[pa.Array]]
 """Function that returns columns of the output rows from one row number up to another."""
 
 
-class JoinOperator(TableOperator):
+class JoinOperator(TableOperator, ABC):
     """One join on one host. Each row of a channel is matched with the other side's stored rows of its
     key, then stored. All state is in the table: a bag of rows per side.
 
@@ -61,7 +61,6 @@ class JoinOperator(TableOperator):
         self.plan, self.bags = plan, bags
         for some in bags:
             some.bind(table)
-        self._time: EpochTime | None = None
 
     def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
         """The keys of both sides' rows, in row order."""
@@ -73,26 +72,20 @@ class JoinOperator(TableOperator):
 
     def begin(self, time: EpochTime) -> None:
         """Begin a round. TTLs of its rows begin at this time."""
-        self._time = time
+        super().begin(time)
         for some in self.bags:
             some.tidy()
 
     def fire(self) -> Answer:
         """Remove rows that can no longer match, and emit left rows that never did. When the input has
         ended, the remaining rows are removed in `close`: the rows of the last round may still match."""
-        assert self._time is not None
         return self._expired(replace(self._time, final=False))
 
     def close(self) -> Answer:
         """Emit nothing, unless the input has ended: then remove all rows as in `fire`."""
-        if self._time is None or not self._time.final:
+        if not self._time.final:
             return Answer()
         return self._expired(self._time)
-
-    def rollback(self) -> None:
-        """Return to the newest durable version."""
-        super().rollback()
-        self._time = None
 
     def _applied(
         self, kind: str, batches: list[pa.RecordBatch], places: Sequence[Places | None]

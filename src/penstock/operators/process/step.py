@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError, ProtocolError
-from penstock.operators.operator import Answer, EpochTime, OnError, RowSender, StepPlan, one_field
+from penstock.operators.operator import Answer, EpochTime, OnError, StepPlan
 from penstock.operators.places import Places
 from penstock.operators.process.batch_calls import BatchCalls
 from penstock.operators.process.calls import Caller
@@ -25,7 +25,6 @@ from penstock.operators.process.key_calls import KeyCalls
 from penstock.operators.process.processor import KeyedProcessor
 from penstock.operators.process.timer_calls import Limits, TimerCalls
 from penstock.operators.table_operator import TableOperator, whole_or_not
-from penstock.state.keys.codec import KeyCodec
 from penstock.state.variables.collection_cells import NEVER
 from penstock.state.variables.ddl import schema_of
 from penstock.state.variables.handle import StateHandle, Timers
@@ -72,18 +71,12 @@ class ProcessPlan(StepPlan):
                 f"{name} has no output schema",
                 hint='set output_schema = "word string, n long" in the class',
             )
-        self.inputs, self.output = (input_schema,), schema_of(schema)
-        self.key_names, self.processor = list(key_names), processor
-        keys = pa.schema([one_field(input_schema, name, "the key") for name in self.key_names])
-        self.codec = KeyCodec(keys, nulls)
+        self._read(input_schema, key_names, nulls)
+        self.output, self.processor = schema_of(schema), processor
         self.has_timers = _defines(processor, "handle_expired_timer")
 
     def __str__(self) -> str:
         return type(self.processor).__name__
-
-    def sender(self, time: EpochTime, two_stage: bool = False) -> RowSender:
-        """Create a sender that sends all rows."""
-        return RowSender(self.codec)
 
     def operator(
         self, slots: int, step_id: str, on_error: OnError, ordered: bool = False
@@ -119,7 +112,6 @@ class ProcessOperator(TableOperator):
             raise caller.failure(self.processor.init, "", "", None, error) from error
         super().__init__(plan, self.handle.make_table(slots), step_id, ordered)
         (self._input,) = plan.inputs
-        self._time = EpochTime(0, 0)
         self._timers: Timers | None = None
         self._purge_at_ms = 0
         self._calls: KeyCalls | BatchCalls
@@ -135,7 +127,8 @@ class ProcessOperator(TableOperator):
     def begin(self, time: EpochTime) -> None:
         """Begin a round at this time. From time to time, state whose TTL has ended is removed, which
         scans the table; no call sees such state in any case."""
-        self._time, self.handle.cells.now_ms = time, time.now_ms
+        super().begin(time)
+        self.handle.cells.now_ms = time.now_ms
         self._timers = Timers(time.now_ms, time.watermark_ms)
         if time.now_ms >= self._purge_at_ms:
             with whole_or_not(self.table):

@@ -101,17 +101,13 @@ class DistinctOperator(TableOperator):
         self._due = None if plan.clock is None else due_column(plan.clock)
         columns = [] if self._due is None else [self._due]
         super().__init__(plan, ColumnTable(plan.codec, columns, slots), step_id, ordered)
-        self.plan, self._time = plan, EpochTime(0, 0)
+        self.plan = plan
 
     def due(self, time: EpochTime) -> dict[str, int]:
         """Keys to forget. The end of the input does not count: its last rows may still arrive."""
         return (
             {} if self.plan.clock is None else limits(replace(time, final=False), self.plan.clock)
         )
-
-    def begin(self, time: EpochTime) -> None:
-        """Begin a round. TTLs of its new keys begin at this time."""
-        self._time = time
 
     def fire(self) -> Answer:
         """Forget keys whose TTL or window has ended."""

@@ -48,8 +48,7 @@ class TopOperator(TableOperator):
         columns = [self._bags.column, Column(_BAR, pa.int64()), *due]
         super().__init__(plan, ColumnTable(plan.codec, columns, slots), step_id, ordered)
         self._bags.bind(self.table)
-        self.plan, self._time = plan, EpochTime(0, 0)
-        self._over = np.empty(0, np.int64)
+        self.plan, self._over = plan, np.empty(0, np.int64)
 
     def due(self, time: EpochTime) -> dict[str, int]:
         """Keys and windows that have ended."""
@@ -57,9 +56,9 @@ class TopOperator(TableOperator):
 
     def begin(self, time: EpochTime) -> None:
         """Begin a round at this time."""
+        super().begin(time)
         self._bags.tidy()
-        self._firsts.clear()
-        self._time, self._over = time, np.empty(0, np.int64)
+        self._over = np.empty(0, np.int64)
 
     def fire(self) -> Answer:
         """Emit or forget keys that have ended. At the end of the input `close` does that, after all rows."""

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from penstock.errors import FlowError
 from penstock.operators.aggregate.plan import Aggregate, AggregatePlan
+from penstock.operators.changes import without_changes
 from penstock.operators.operator import (
     CHANGE,
     Emit,
@@ -21,7 +22,7 @@ from penstock.operators.operator import (
 from penstock.operators.window import sender as window_sender
 from penstock.operators.window import session_step
 from penstock.operators.window import step as window_step
-from penstock.operators.window.row_windows import unfit_rows, without_changes
+from penstock.operators.window.row_windows import unfit_rows
 from penstock.operators.window.windows import WINDOW_END, WINDOW_START, Window, bounds_type
 from penstock.state.keys.codec import KeyCodec, Keys
 from penstock.state.table.table import KEY

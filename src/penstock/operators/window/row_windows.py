@@ -16,8 +16,8 @@ from typing import ClassVar
 import pyarrow as pa
 
 from penstock.errors import FlowError
+from penstock.operators.changes import without_changes
 from penstock.operators.operator import (
-    CHANGE,
     ROWS,
     EpochTime,
     Outgoing,
@@ -127,15 +127,6 @@ def unfit_rows(
                 rows, reason = rows | unfit.rows, f"{unfit.reason} or {reason}"
             unfit = Unfit(rows, reason)
     return unfit
-
-
-def without_changes(schema: pa.Schema, step: str) -> None:
-    """Raise FlowError if the input is a change stream: a step that drops rows cannot take them back."""
-    if CHANGE in schema.names:
-        raise FlowError(
-            f"{step} cannot read a change stream (column {CHANGE})",
-            hint='let the step before it emit on "close", or keep the newest row of each key there',
-        )
 
 
 class RowPlan(StepPlan):

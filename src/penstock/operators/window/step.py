@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,7 @@ NONE_DUE = -1
 """Limit at which no entry is due."""
 
 
-class ClosingOperator(TableOperator):
+class ClosingOperator(TableOperator, ABC):
     """Base class of window operators. Entries fall due, are emitted and then forgotten.
 
     In the final round windows close at its end, so that the rows of that round are included.
@@ -59,8 +59,8 @@ class ClosingOperator(TableOperator):
 
     def begin(self, time: EpochTime) -> None:
         """Begin a round at this time, which determines the windows that are due."""
+        super().begin(time)
         self._tidy()
-        self._firsts.clear()
         self._limits, self._final = self.due(time), time.final
 
     def fire(self) -> Answer:
