@@ -1,4 +1,4 @@
-"""What is made of bursts: latencies, loads, money, and the figures of the bench. No bench is run."""
+"""`penstock bench burst`: latencies, loads, costs and ratios computed from runs. No bench is run here."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def epoch(
     functions: OffloadCounts | None = None,
     sink_ms: float = 400.0,
 ) -> EpochProgress:
-    """One that began so long after the load did."""
+    """An epoch that began `start_s` seconds after the load."""
     hosts = [HostProgress(f"{STEP}/{n}", 0, 0, rows // 2, ms) for n, ms in enumerate(useful_ms)]
     return EpochProgress(
         epoch=number,
@@ -83,7 +83,7 @@ def test_live_runs_cover_what_they_should() -> None:
 
 def test_there_are_task_slots_for_all_hosts_of_a_run() -> None:
     for one in (*FULL, *QUICK):
-        # at most three keyed steps, each of which may be given as many hosts as the busy one
+        # At most three keyed steps, each with at most as many hosts as the busy one.
         assert 3 * one.most_hosts + one.hosts + 1 <= CORES
         assert one.functions >= one.most_hosts
 
@@ -103,7 +103,7 @@ def test_latency_goes_by_the_second_of_delivery() -> None:
     one = replace(DEFAULT, host_rate=10.0, load=0.5, at_s=2, for_s=2, after_s=1)
     epochs = [epoch(0, 0.6, 5), epoch(1, 1.1, 10), epoch(2, 3.5, 120)]
     rows = ArrivedRows.of(one.shape, START_MS, epochs, one.seconds)
-    # ten rows a second, fifty in the burst; the first epoch has the first five
+    # Ten rows per second, fifty in the burst; the first epoch has the first five.
     assert rows.arrival_s[[0, 9, 19, 20]].round(2).tolist() == [0.1, 1.0, 2.0, 2.02]
     assert rows.done_s[:5].tolist() == [1.0] * 5
     assert rows.p99_ms[0] is None
@@ -139,13 +139,13 @@ def test_couriers_count_as_hosts_where_there_are_none() -> None:
 
 def test_what_is_beyond_stable_seconds_is_the_bursts() -> None:
     at_s, for_s = 20, 10
-    # 1 a second; 3 a second from the burst on, for as long as the run goes on
+    # 1 dollar per second; 3 per second from the burst on, to the end of the run.
     spent = [float(t if t < at_s else at_s + 3 * (t - at_s)) for t in range(41)]
     epochs = [epoch(t, t, 10, spent=s, sink_ms=0.0) for t, s in enumerate(spent)]
     shifted = [replace(e, started_ms=e.started_ms - START_MS) for e in epochs]
-    told = money_of(shifted, at_s, for_s)
-    assert told["stable_second"] == pytest.approx(1.0)
-    assert told["burst_second"] == pytest.approx(1.0 + 2 * 20 / for_s)
+    money = money_of(shifted, at_s, for_s)
+    assert money["stable_second"] == pytest.approx(1.0)
+    assert money["burst_second"] == pytest.approx(1.0 + 2 * 20 / for_s)
 
 
 def outcome() -> burst_outcome.BurstOutcome:
@@ -167,19 +167,19 @@ def outcome() -> burst_outcome.BurstOutcome:
 
 
 def test_an_outcome_tells_everything() -> None:
-    found = outcome()
-    # the last one arrives just when the time is over
-    assert found.rows == 8 * 10 + 4 * 50 + 2 * 10 - 1
-    assert found.load_stable == pytest.approx(0.5)
-    assert (found.function_rows, found.invocations, found.failures) == (10, 2, {"timeout": 1})
-    assert 400 < found.p99_stable_ms <= found.p99_peak_ms <= 900
-    assert found.delivered_s == pytest.approx(12.4, abs=0.1)
-    assert found.by_second["hosts"][5] == 2.0
-    assert found.by_second["functions"][7:9] == [0.0, 5.0]
-    assert found.told == [{"at_s": 8.6, "text": ""}]
+    result = outcome()
+    # The last row arrives exactly at the end.
+    assert result.rows == 8 * 10 + 4 * 50 + 2 * 10 - 1
+    assert result.load_stable == pytest.approx(0.5)
+    assert (result.function_rows, result.invocations, result.failures) == (10, 2, {"timeout": 1})
+    assert 400 < result.p99_stable_ms <= result.p99_peak_ms <= 900
+    assert result.delivered_s == pytest.approx(12.4, abs=0.1)
+    assert result.by_second["hosts"][5] == 2.0
+    assert result.by_second["functions"][7:9] == [0.0, 5.0]
+    assert result.told == [{"at_s": 8.6, "text": ""}]
 
 
-# -- standing by
+# -- standby hosts
 
 
 def decided(at_s: float, *kinds: str, step: str = STEP) -> Entry:
@@ -204,7 +204,7 @@ def test_a_burst_is_over_when_the_first_hosts_could_take_it(rows: int, is_over: 
     one = replace(DEFAULT, host_rate=1_000.0)
     epochs = [epoch(n, n, rows, (1.0, 1.0)) for n in range(3)]
     assert over(of_step(epochs, STEP), START_MS, one) is is_over
-    assert not over(of_step(epochs, STEP), START_MS + 1, one), "some of it is from before"
+    assert not over(of_step(epochs, STEP), START_MS + 1, one), "an epoch is from before the burst"
     assert not over(of_step(epochs[1:], STEP), START_MS, one), "one epoch is not enough"
 
 
@@ -247,11 +247,11 @@ def test_ratios_of_a_report() -> None:
     sides = {"penstock": 1.0, "new_hosts_30s": 10.0, "functions_migrating": 4.0}
     runs = [run(side, peak) for side, peak in (sides | {"overprovisioned": 0.8}).items()]
     idle, cold = {"ratios": [1.0, 1.01, 1.5]}, {"start_ms": [10.0, 30.0, 20.0]}
-    found = burst.ratios(runs, runs, idle, cold)
-    assert set(burst.GOALS) <= {*found, "live_runs_with_wrong_rows"}
-    assert found["p99_peak_vs_functions_with_migration"] == pytest.approx(0.25)
-    assert found["sim_p99_peak_vs_new_hosts"] == pytest.approx(0.1)
-    assert (found["idle_overhead"], found["function_cold_start_ms"]) == (1.01, 20.0)
+    ratios = burst.ratios(runs, runs, idle, cold)
+    assert set(burst.GOALS) <= {*ratios, "live_runs_with_wrong_rows"}
+    assert ratios["p99_peak_vs_functions_with_migration"] == pytest.approx(0.25)
+    assert ratios["sim_p99_peak_vs_new_hosts"] == pytest.approx(0.1)
+    assert (ratios["idle_overhead"], ratios["function_cold_start_ms"]) == (1.01, 20.0)
     assert burst.ratios([], [], {}, {}) == {}
 
 
