@@ -73,7 +73,7 @@ class FlowProcess:
             assert time.monotonic() < ends, f"not {expression}: {self.ask('query.status')}"
             time.sleep(0.05)
 
-    def told(self) -> str:
+    def log_end(self) -> str:
         """The end of the driver's log, without Java's stack traces."""
         lines = self.log.read_text(errors="replace").splitlines()
         return "\n".join(line for line in lines if not line.startswith("\tat"))[-3_000:]

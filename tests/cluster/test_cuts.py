@@ -84,7 +84,7 @@ def await_epochs(flow: FlowOnMachines, within_s: float, count: int = 3) -> None:
     while flow.epoch() < first + count:
         assert flow.ask("query.exception() is None"), flow.ask("repr(query.exception())")
         assert flow.ask("query.is_active"), "the input has ended too early"
-        assert time.monotonic() < ends, f"{flow.ask('query.status')}\n{flow.told()}"
+        assert time.monotonic() < ends, f"{flow.ask('query.status')}\n{flow.log_end()}"
         time.sleep(0.1)
 
 

@@ -276,7 +276,7 @@ class Pretence:
     def entries(self, event: str) -> list[Entry]:
         return [entry for entry in self.loop.journal.last(10_000) if entry.event == event]
 
-    def told(self, *events: str) -> list[tuple[str, int | None]]:
+    def journalled(self, *events: str) -> list[tuple[str, int | None]]:
         """Pairs (event, epoch) of the journal, without decisions; only of these events, if any are named."""
         wanted = events or ("began", "done", "failed", "refused", "host lost")
         return [(e.event, e.epoch) for e in self.loop.journal.last(1000) if e.event in wanted]

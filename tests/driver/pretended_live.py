@@ -97,7 +97,7 @@ class PretendedHosts:
     up: set[HostId] = field(default_factory=lambda: {A, B})
     slow: set[HostId] = field(default_factory=set)
     awaited: int = 0
-    told: dict[HostId, frozenset[int]] = field(default_factory=dict)
+    assigned: dict[HostId, frozenset[int]] = field(default_factory=dict)
     incarnations: dict[HostId, int] = field(default_factory=dict)
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     seals: dict[tuple[HostId, int], Future[SealedHost]] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class PretendedHosts:
     def remove(self, host: HostId) -> None:
         self.calls.append(("remove", host))
         self.up.discard(host)
-        self.told.pop(host, None)
+        self.assigned.pop(host, None)
 
     def knows(self, host: HostId) -> bool:
         return host in self.up
@@ -137,9 +137,9 @@ class PretendedHosts:
         return [host for host in hosts if host in self.up]
 
     def lost(self) -> list[HostId]:
-        gone = [host for host in self.told if host not in self.up]
+        gone = [host for host in self.assigned if host not in self.up]
         for host in gone:
-            del self.told[host]
+            del self.assigned[host]
         return gone
 
     def avoided(self, epoch: int) -> set[str]:
@@ -151,22 +151,22 @@ class PretendedHosts:
         until(lambda: len(self.ready(hosts)) >= enough)
 
     def was_told(self, host: HostId, order: Any) -> bool:
-        return self.told.get(host) == frozenset(order.owned)
+        return self.assigned.get(host) == frozenset(order.owned)
 
     def assign(self, orders: dict[HostId, Any], sources: object, wait: bool) -> None:
         self.calls.append(("assign", wait))
-        self.told |= {host: frozenset(order.owned) for host, order in orders.items()}
+        self.assigned |= {host: frozenset(order.owned) for host, order in orders.items()}
 
     def admit(self, hosts: Iterable[HostId], version: int) -> None:
-        self.told |= {host: frozenset() for host in hosts if host not in self.told}
+        self.assigned |= {host: frozenset() for host in hosts if host not in self.assigned}
 
     def join(self, hosts: Iterable[HostId], run: int, couriers: int, **facts: Any) -> None:
         self.joined.update(hosts)
         self.calls += [("join", host, run, couriers) for host in hosts]
 
     def handed(self, source: HostId, target: HostId, slots: Iterable[int], pace: object) -> None:
-        self.told[source] -= frozenset(slots)
-        self.told[target] |= frozenset(slots)
+        self.assigned[source] -= frozenset(slots)
+        self.assigned[target] |= frozenset(slots)
 
     def endpoints(self, hosts: tuple[HostId, ...]) -> tuple[str, ...]:
         return tuple(f"at {host}" for host in hosts)
@@ -184,9 +184,9 @@ class PretendedHosts:
         for (_, _), seal in list(self.seals.items()):
             if not seal.done():
                 seal.set_exception(StaleRunError("the run was given up"))
-        self.told = {host: owned.get(host, frozenset()) for host in self.told}
+        self.assigned = {host: owned.get(host, frozenset()) for host in self.assigned}
         self.joined.clear()
-        return any(host not in self.up for host in self.told)
+        return any(host not in self.up for host in self.assigned)
 
     def release(self, hosts: Iterable[HostId]) -> None:
         self.calls.append(("release", *sorted(hosts)))
@@ -197,7 +197,7 @@ class PretendedHosts:
         return []
 
     def owned_by_step(self, step: str) -> dict[HostId, frozenset[int]]:
-        return {host: owned for host, owned in self.told.items() if owned}
+        return {host: owned for host, owned in self.assigned.items() if owned}
 
     def ask(self, *_: Any, **__: Any) -> Any:
         raise HostLostError("it compacts nothing")

@@ -112,11 +112,11 @@ def test_the_end_of_a_treatment_is_noticed_with_the_next_epoch() -> None:
         assert on.relocation.treated == [MOVE]
         asked = policy.asked["sums"]
         on.pass_epoch()
-        assert on.told() == [("began", 0)]
+        assert on.journalled() == [("began", 0)]
         assert policy.asked["sums"] == asked, "asked while a treatment is under way"
         on.relocation.pending.clear()
         on.pass_epoch()
-        assert on.told() == [("began", 0), ("done", 2)]
+        assert on.journalled() == [("began", 0), ("done", 2)]
         assert policy.asked["sums"] == asked + 1
 
 
@@ -127,7 +127,7 @@ def test_more_hosts_can_be_asked_for_until_slots_move() -> None:
         on.pass_epoch()
         policy.orders = {"sums": lambda vitals, bounds: (MOVE,)}
         on.pass_epoch()
-        assert on.told() == [("began", 0)], "a balance takes no order's place"
+        assert on.journalled() == [("began", 0)], "a balance takes no order's place"
         policy.orders = {"sums": lambda vitals, bounds: more}
         on.pass_epoch()
         began = on.loop.journal.last(10)
@@ -136,7 +136,7 @@ def test_more_hosts_can_be_asked_for_until_slots_move() -> None:
         on.relocation.owner["sums"][0] = HostId("sums/9")
         policy.orders = {"sums": lambda vitals, bounds: more}
         on.pass_epoch()
-        assert on.told() == [("began", 0), ("began", 2)], "slots have begun to move"
+        assert on.journalled() == [("began", 0), ("began", 2)], "slots have begun to move"
 
 
 def test_nothing_is_decided_while_slots_are_on_their_way_for_another_reason() -> None:
@@ -148,7 +148,7 @@ def test_nothing_is_decided_while_slots_are_on_their_way_for_another_reason() ->
         on.relocation.pending.clear()
         on.pass_epoch()
         assert policy.asked["sums"]
-        assert on.told() == []
+        assert on.journalled() == []
 
 
 def test_a_new_host_is_journalled_under_its_name_and_nothing_is_known_of_it() -> None:
@@ -173,7 +173,7 @@ def test_what_the_data_plane_refuses_is_told_and_the_policy_is_asked_again() -> 
     with pretending(policy) as on:
         on.relocation.refuses = "no core is free"
         on.pass_epoch()
-        assert on.told() == [("refused", 0)]
+        assert on.journalled() == [("refused", 0)]
         asked = policy.asked["sums"]
         on.pass_epoch()
         assert policy.asked["sums"] > asked
@@ -191,7 +191,7 @@ def test_slots_that_do_not_move_for_long_stay_where_they_are(treated: bool) -> N
             assert not on.relocation.stayed
         on.pass_epoch()
         assert on.relocation.stayed == ["sums"]
-        assert on.told() == ([("began", 0), ("failed", 10)] if treated else [("refused", 10)])
+        assert on.journalled() == ([("began", 0), ("failed", 10)] if treated else [("refused", 10)])
         asked = policy.asked["sums"]
         on.pass_epoch()
         assert policy.asked["sums"] > asked
@@ -238,7 +238,7 @@ def test_a_dry_run_treats_nothing() -> None:
     with pretending(ordered(MOVE), dry_run=True) as on:
         on.pass_epoch()
         assert on.relocation.treated == []
-        assert on.told() == []
+        assert on.journalled() == []
         decided = on.loop.journal.last(1)[0]
         assert (decided.event, decided.facts["dry_run"]) == ("decided", True)
 
@@ -274,7 +274,7 @@ def test_facts_are_json(policy: str) -> None:
             on.pass_epoch({"by-op": 0.0})
             facts = json.loads(json.dumps(on.loop.facts(), allow_nan=False))
         assert facts["policy"] == policy
-        assert on.told("refused") == []
+        assert on.journalled("refused") == []
         step = facts["steps"]["ledger"]
         assert step["share"] == 0.5
         assert [host["host"] for host in step["hosts"]][:2] == ["ledger/0", "ledger/1"]
@@ -338,7 +338,7 @@ def test_a_policy_that_fails_is_journalled_and_asked_again() -> None:
         on.pass_epoch()
         on.pass_epoch()
         assert policy.asked["sums"] >= 2
-        assert on.told() == [("refused", 0)], "a repeated refusal is journalled once"
+        assert on.journalled() == [("refused", 0)], "a repeated refusal is journalled once"
 
 
 @pytest.mark.parametrize(("unread", "grows"), [(0, False), (2_000_000, True)])

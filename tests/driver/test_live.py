@@ -259,7 +259,7 @@ def test_a_lost_host_sends_all_back_to_the_newest_manifest(store: Store) -> None
         flow.relocation.move(STEP.id, [0], B)
         until(lambda: flow.couriers.reroutes())
         newest = flow.progress[-1].epoch
-        assert 0 in flow.hosts.told[B]
+        assert 0 in flow.hosts.assigned[B]
         flow.hosts.slow = set()
         flow.hosts.die(B)
         until(lambda: len(flow.couriers.orders) == 2)
@@ -267,7 +267,9 @@ def test_a_lost_host_sends_all_back_to_the_newest_manifest(store: Store) -> None
         order = flow.couriers.orders[1]["courier/0"]
         assert (order.run, order.epoch) == (1, newest + 1)
         assert order.positions[0]["p0"] == 10 * (newest + 1)
-        assert flow.hosts.told == {A: frozenset(range(SLOTS))}, "slots of the dead host are served"
+        assert flow.hosts.assigned == {A: frozenset(range(SLOTS))}, (
+            "slots of the dead host are served"
+        )
         assert [message.number for run, message in flow.couriers.messages if run == 1][:1] in (
             [0],
             [],
@@ -275,7 +277,7 @@ def test_a_lost_host_sends_all_back_to_the_newest_manifest(store: Store) -> None
         flow.pass_epochs(1)
         assert (flow.progress[-1].epoch, flow.progress[-1].runs) == (newest + 1, 2)
         flow.hosts.up.add(B)
-        until(lambda: flow.hosts.told.get(B) and 0 in flow.hosts.told[B])
+        until(lambda: flow.hosts.assigned.get(B) and 0 in flow.hosts.assigned[B])
         assert len(flow.couriers.orders) == 2, "the slots go back without another run"
         flow.pass_epochs(1)
 

@@ -90,7 +90,7 @@ def test_a_lost_host_is_told(tmp_path: Path) -> None:
         trial.give()
         on.pass_epochs(1)
         on.jobs.kill(f"{STEP}/1")
-        on.until(lambda: entries(on, "host lost"), "it was told")
+        on.until(lambda: entries(on, "host lost"), "the loss is in the journal")
         trial.give()
         trial.check()
 

@@ -53,7 +53,7 @@ class BurstScenario:
     query: str
     side: Side
     shape: str = "burst"
-    """burst, sine or gradual."""
+    """Shape of the load: burst, sine or gradual."""
     factor: float = params.USUAL_FACTOR
     seconds: float = params.USUAL_S
     slots: int = params.SLOTS
