@@ -40,8 +40,9 @@ def test_a_policy_object_of_the_user_is_not_called() -> None:
 
         def decide(self, vitals: Vitals, bounds: Bounds) -> Decision:
             self.asked += 1
-            return Decision("good")
+            return Decision("good", ())
 
-    elastic = Elastic(policy=Mine())
+    policy = Mine()
+    elastic = Elastic(policy=policy)
     rehearse(Opening(1_000.0, SLA(500, 1_000), written(elastic), (), 1_000.0, 3), elastic)
-    assert elastic.policy.asked == 0
+    assert policy.asked == 0

@@ -81,7 +81,7 @@ def _epochs(load: Ints, started_ms: float, delta_ms: float) -> Iterator[ev.Event
     for epoch in range(_EPOCHS):
         since, now = started_ms + (epoch - 1) * _EPOCH_MS, started_ms + epoch * _EPOCH_MS
         arrivals = tuple(int(since + part * _EPOCH_MS / 4) for part in range(4))
-        seen = Seen(rows, arrivals, (rows // 4,) * 4, loads={_STEP: load})
+        seen = Seen(rows, arrivals, (rows // 4,) * 4, loads={_STEP: load.astype(np.int64)})
         read = ev.StepRead(arrivals_of(_STEP, _SLOTS, [seen], delta_ms, since, now), placement)
         work = _work(load, _EPOCH_MS)
         sealed = ev.StepSealed(_HOSTS, placement.owner, work, _EPOCH_MS, placement)
@@ -106,7 +106,7 @@ def _time_slots(load: Ints, started_ms: float, delta_ms: float) -> Iterator[ev.E
             _HOSTS,
             placement.owner,
             _work(load, delta_ms),
-            load * delta_ms,
+            load.astype(np.float64) * delta_ms,
             placement,
             dict.fromkeys(_HOSTS, number * delta_ms / 2),
         )

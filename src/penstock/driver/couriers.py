@@ -25,7 +25,7 @@ class CourierCrew(TaskCrew[str, int]):
     """All couriers of a started flow, named "courier/0" and so on. No name is used twice."""
 
     kind = "courier"
-    inheritance = "Its partitions go to others"
+    inheritance = "Its partitions go to other couriers"
 
     names: tuple[str, ...] = ()
     """Names of all couriers that the flow should have."""

@@ -355,6 +355,10 @@ class Registry(TokenServer):
         self._on_host_lost(*run)
 
 
-def capitalized(text: str) -> str:
-    """A text with a capital first letter, to begin a sentence."""
-    return text[:1].upper() + text[1:]
+def capitalized(title: str) -> str:
+    """A member's title at the start of a sentence.
+
+    >>> capitalized("host sum/1"), capitalized("courier/0")
+    ('Host sum/1', 'courier/0')
+    """
+    return title if title.startswith("courier/") else title[:1].upper() + title[1:]

@@ -148,8 +148,8 @@ def test_the_processor_trades_as_a_plain_auction_does_through_restarts() -> None
 def test_a_book_of_an_epoch_that_failed_is_not_used_again() -> None:
     tester = ProcessorTester(Auction(), f"stock long, {ORDER_COLUMNS}", key="stock")
     tester.feed([(1, 1, 1, "sell", 10, 5)])
-    with pytest.raises(StepError, match="to buy or to sell"):
-        # stock 2 passes, stock 1 trades and then fails: the whole epoch is rolled back
+    with pytest.raises(StepError, match="use 'buy' or 'sell'"):
+        # stock 2 passes, stock 1 trades and then fails: the whole epoch is taken back
         tester.feed([(2, 2, 2, "sell", 9, 5), (1, 3, 2, "buy", 10, 5), (1, 4, 2, "hold", 10, 5)])
     assert tester.feed([(2, 5, 3, "buy", 9, 1)]) == []
     (trade,) = tester.feed([(1, 6, 3, "buy", 10, 3)])

@@ -108,8 +108,8 @@ def test_a_failure_leaves_the_older_file(tmp_path: Path) -> None:
 def test_outputs_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "folder.parquet").mkdir()
     for name, why in {
-        "rows.csv": "how to write",
-        "rows": "how to write",
+        "rows.csv": "no known file format",
+        "rows": "no known file format",
         "folder.parquet": "is a folder",
         "nosuch/rows.ndjson": "there is no folder",
     }.items():

@@ -173,5 +173,5 @@ def test_parts_keep_the_order(clicked: pa.Table) -> None:
 def test_what_cannot_be_made_is_refused() -> None:
     with pytest.raises(SettingError, match="sessions_per_day"):
         TpcxBbConfig(sessions_per_day=0)
-    with pytest.raises(SettingError, match="0 batches"):
+    with pytest.raises(SettingError, match="batches is 0"):
         list(batches_of(CONFIG, "clicks", 0))

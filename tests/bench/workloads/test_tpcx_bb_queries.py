@@ -103,7 +103,7 @@ def test_the_first_few_are_not_all() -> None:
 
 
 def test_there_are_no_other_queries() -> None:
-    with pytest.raises(SettingError, match="no query 5"):
+    with pytest.raises(SettingError, match="no TPCx-BB query 5"):
         find(5)
 
 
