@@ -1,4 +1,4 @@
-"""What is made of bursts: latencies, loads, money, and the figures of the bench. No bench is run."""
+"""Results of bursts: latencies, loads, money, and the ratios of the bench. No bench is run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def epoch(
     functions: OffloadCounts | None = None,
     sink_ms: float = 400.0,
 ) -> EpochProgress:
-    """One that began so long after the load did."""
+    """An epoch that began this many seconds after the load."""
     hosts = [HostProgress(f"{STEP}/{n}", 0, 0, rows // 2, ms) for n, ms in enumerate(useful_ms)]
     return EpochProgress(
         epoch=number,
@@ -143,9 +143,9 @@ def test_what_is_beyond_stable_seconds_is_the_bursts() -> None:
     spent = [float(t if t < at_s else at_s + 3 * (t - at_s)) for t in range(41)]
     epochs = [epoch(t, t, 10, spent=s, sink_ms=0.0) for t, s in enumerate(spent)]
     shifted = [replace(e, started_ms=e.started_ms - START_MS) for e in epochs]
-    told = money_of(shifted, at_s, for_s)
-    assert told["stable_second"] == pytest.approx(1.0)
-    assert told["burst_second"] == pytest.approx(1.0 + 2 * 20 / for_s)
+    money = money_of(shifted, at_s, for_s)
+    assert money["stable_second"] == pytest.approx(1.0)
+    assert money["burst_second"] == pytest.approx(1.0 + 2 * 20 / for_s)
 
 
 def outcome() -> burst_outcome.BurstOutcome:
@@ -167,16 +167,16 @@ def outcome() -> burst_outcome.BurstOutcome:
 
 
 def test_an_outcome_tells_everything() -> None:
-    found = outcome()
+    result = outcome()
     # the last one arrives just when the time is over
-    assert found.rows == 8 * 10 + 4 * 50 + 2 * 10 - 1
-    assert found.load_stable == pytest.approx(0.5)
-    assert (found.function_rows, found.invocations, found.failures) == (10, 2, {"timeout": 1})
-    assert 400 < found.p99_stable_ms <= found.p99_peak_ms <= 900
-    assert found.delivered_s == pytest.approx(12.4, abs=0.1)
-    assert found.by_second["hosts"][5] == 2.0
-    assert found.by_second["functions"][7:9] == [0.0, 5.0]
-    assert found.told == [{"at_s": 8.6, "text": ""}]
+    assert result.rows == 8 * 10 + 4 * 50 + 2 * 10 - 1
+    assert result.load_stable == pytest.approx(0.5)
+    assert (result.function_rows, result.invocations, result.failures) == (10, 2, {"timeout": 1})
+    assert 400 < result.p99_stable_ms <= result.p99_peak_ms <= 900
+    assert result.delivered_s == pytest.approx(12.4, abs=0.1)
+    assert result.by_second["hosts"][5] == 2.0
+    assert result.by_second["functions"][7:9] == [0.0, 5.0]
+    assert result.told == [{"at_s": 8.6, "text": ""}]
 
 
 # -- standing by
@@ -247,11 +247,11 @@ def test_ratios_of_a_report() -> None:
     sides = {"penstock": 1.0, "new_hosts_30s": 10.0, "functions_migrating": 4.0}
     runs = [run(side, peak) for side, peak in (sides | {"overprovisioned": 0.8}).items()]
     idle, cold = {"ratios": [1.0, 1.01, 1.5]}, {"start_ms": [10.0, 30.0, 20.0]}
-    found = burst.ratios(runs, runs, idle, cold)
-    assert set(burst.GOALS) <= {*found, "live_runs_with_wrong_rows"}
-    assert found["p99_peak_vs_functions_with_migration"] == pytest.approx(0.25)
-    assert found["sim_p99_peak_vs_new_hosts"] == pytest.approx(0.1)
-    assert (found["idle_overhead"], found["function_cold_start_ms"]) == (1.01, 20.0)
+    ratios = burst.ratios(runs, runs, idle, cold)
+    assert set(burst.GOALS) <= {*ratios, "live_runs_with_wrong_rows"}
+    assert ratios["p99_peak_vs_functions_with_migration"] == pytest.approx(0.25)
+    assert ratios["sim_p99_peak_vs_new_hosts"] == pytest.approx(0.1)
+    assert (ratios["idle_overhead"], ratios["function_cold_start_ms"]) == (1.01, 20.0)
     assert burst.ratios([], [], {}, {}) == {}
 
 

@@ -1,4 +1,4 @@
-"""Simulated bursts: the grid, the sides, and what a run tells."""
+"""Simulated bursts: the grid, the sides, and the results of runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.sim.shapes import shape
-from penstock_bench.burst import params as given
+from penstock_bench.burst import params
 from penstock_bench.burst import simulated as burst_sim
 from penstock_bench.burst.params import hosts_of, join_of, machines
 from penstock_bench.burst.sides import LIVE, MEANINGS, ONLY_SIMULATED, SIDES, TITLES, Side
@@ -16,7 +16,7 @@ from penstock_bench.report import Result
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[Side, Result]:
+def runs() -> dict[Side, Result]:
     """A burst of 5 for 30 s on q5, by side."""
     return {side: run_one(BurstScenario("q5", side, seconds=30)) for side in SIDES}
 
@@ -44,19 +44,19 @@ def test_loads_begin_stable_and_reach_their_factor(name: str) -> None:
     assert load.rate_at(35.0) == pytest.approx(105_000.0, rel=0.01)
 
 
-@pytest.mark.parametrize("query", given.QUERIES.values(), ids=lambda query: query.name)
-def test_hosts_are_as_busy_as_they_should_be_before_a_burst(query: given.QueryFigures) -> None:
-    rows = 1 + given.JOIN_COST * query.joined
-    taken = query.rate * rows / query.host_rate / given.HOSTS
-    assert taken == pytest.approx(given.STABLE_LOAD)
+@pytest.mark.parametrize("query", params.QUERIES.values(), ids=lambda query: query.name)
+def test_hosts_are_as_busy_as_they_should_be_before_a_burst(query: params.QueryFigures) -> None:
+    rows = 1 + params.JOIN_COST * query.joined
+    taken = query.rate * rows / query.host_rate / params.HOSTS
+    assert taken == pytest.approx(params.STABLE_LOAD)
     run = run_one(BurstScenario(query.name, "overprovisioned", factor=1, seconds=5))
-    assert max(run["by_second"]["load"][5:20]) <= given.STABLE_LOAD * 1.1
+    assert max(run["by_second"]["load"][5:20]) <= params.STABLE_LOAD * 1.1
 
 
 def test_penstock_answers_sooner_than_hosts_and_than_functions_that_take_over_state(
-    found: dict[Side, Result],
+    runs: dict[Side, Result],
 ) -> None:
-    peaks = {side: run["p99_peak_ms"] for side, run in found.items()}
+    peaks = {side: run["p99_peak_ms"] for side, run in runs.items()}
     assert peaks["penstock"] < 0.12 * peaks["new_hosts_30s"]
     assert peaks["penstock"] < 0.30 * peaks["functions_migrating"]
     assert peaks["penstock"] < peaks["new_hosts"]
@@ -65,75 +65,75 @@ def test_penstock_answers_sooner_than_hosts_and_than_functions_that_take_over_st
     assert peaks["no_scaling"] == max(peaks.values())
 
 
-def test_who_uses_what(found: dict[Side, Result]) -> None:
-    assert {side for side, run in found.items() if run["function_rows"]} == {"penstock", "no_warm"}
-    assert found["penstock"]["most_hosts"] == given.HOSTS
-    assert 0 < found["penstock"]["most_functions"] <= given.FUNCTIONS
-    assert found["new_hosts"]["most_hosts"] > 3 * given.HOSTS
-    assert found["functions_migrating"]["most_hosts"] == given.HOSTS
-    assert found["functions_migrating"]["most_functions"] > given.HOSTS
-    assert found["no_scaling"]["most_hosts"] == given.HOSTS
-    assert set(found["overprovisioned"]["by_second"]["hosts"]) == {5 * given.HOSTS}
+def test_who_uses_what(runs: dict[Side, Result]) -> None:
+    assert {side for side, run in runs.items() if run["function_rows"]} == {"penstock", "no_warm"}
+    assert runs["penstock"]["most_hosts"] == params.HOSTS
+    assert 0 < runs["penstock"]["most_functions"] <= params.FUNCTIONS
+    assert runs["new_hosts"]["most_hosts"] > 3 * params.HOSTS
+    assert runs["functions_migrating"]["most_hosts"] == params.HOSTS
+    assert runs["functions_migrating"]["most_functions"] > params.HOSTS
+    assert runs["no_scaling"]["most_hosts"] == params.HOSTS
+    assert set(runs["overprovisioned"]["by_second"]["hosts"]) == {5 * params.HOSTS}
 
 
-def test_money(found: dict[Side, Result]) -> None:
-    stable = {side: run["money"]["stable_second"] for side, run in found.items()}
+def test_money(runs: dict[Side, Result]) -> None:
+    stable = {side: run["money"]["stable_second"] for side, run in runs.items()}
     assert stable["overprovisioned"] == pytest.approx(5 * stable["penstock"])
     assert stable["hosts_beforehand"] == pytest.approx(stable["overprovisioned"])
-    burst = {side: run["money"]["burst_second"] for side, run in found.items()}
+    burst = {side: run["money"]["burst_second"] for side, run in runs.items()}
     assert burst["penstock"] > stable["penstock"]
     assert burst["overprovisioned"] == pytest.approx(stable["overprovisioned"])
-    assert found["penstock"]["money"]["functions"] > 0 == found["new_hosts"]["money"]["functions"]
+    assert runs["penstock"]["money"]["functions"] > 0 == runs["new_hosts"]["money"]["functions"]
 
 
-def test_the_same_rows_on_all_sides_and_all_delivered(found: dict[Side, Result]) -> None:
-    assert all(run["delivered"] for run in found.values())
-    loads = {run["rows"] for run in found.values() if run["delivered_s"] < 100}
+def test_the_same_rows_on_all_sides_and_all_delivered(runs: dict[Side, Result]) -> None:
+    assert all(run["delivered"] for run in runs.values())
+    loads = {run["rows"] for run in runs.values() if run["delivered_s"] < 100}
     assert len(loads) == 1, "who is done in time saw the same trace"
-    seconds = found["penstock"]["by_second"]
+    seconds = runs["penstock"]["by_second"]
     assert len({len(values) for values in seconds.values()}) == 1
-    peak = max(p for p in seconds["p99_ms"][20 : found["penstock"]["delivered_s"]] if p)
-    assert peak == pytest.approx(found["penstock"]["p99_peak_ms"], abs=1)
+    peak = max(p for p in seconds["p99_ms"][20 : runs["penstock"]["delivered_s"]] if p)
+    assert peak == pytest.approx(runs["penstock"]["p99_peak_ms"], abs=1)
 
 
 def test_a_run_goes_on_until_its_burst_is_delivered() -> None:
     run = run_one(BurstScenario("q7", "no_scaling", factor=7, seconds=30))
-    # Hosts have work for 0.68 * 7 * 30 s, and what arrives meanwhile comes in the same epochs.
+    # Hosts have work for 0.68 * 7 * 30 s, and rows that arrive meanwhile are in the same epochs.
     assert run["delivered"]
     assert 20 + 0.68 * 7 * 30 < run["delivered_s"] < 20 + 0.68 * 7 * 30 / 0.68
     assert run["p99_peak_ms"] > 60_000
 
 
 def test_functions_that_do_not_talk_to_each_other_leave_the_join_where_it_is() -> None:
-    query = given.QUERIES["q4"]
+    query = params.QUERIES["q4"]
     alone, routed = (join_of(query, side, 420, 5) for side in ("functions_migrating", "routers"))
     assert alone.policy == "static(5)"
     assert routed.policy is None
     assert alone.plane is not None
-    assert alone.plane.service_rate == pytest.approx(query.host_rate / given.JOIN_COST)
+    assert alone.plane.service_rate == pytest.approx(query.host_rate / params.JOIN_COST)
 
 
 def test_state_comes_through_the_narrow_way_of_a_function() -> None:
     host, function = (
-        machines(given.QUERIES["q8"], side, 420) for side in ("new_hosts", "functions_migrating")
+        machines(params.QUERIES["q8"], side, 420) for side in ("new_hosts", "functions_migrating")
     )
     assert host.take_slot_ms is None
     assert function.take_slot_ms is not None
     assert function.take_slot_ms == pytest.approx(48 * function.move_slot_ms)
-    assert host.start_host_ms == given.HOST_START_MS
-    assert machines(given.QUERIES["q8"], "penstock", 420).start_host_ms > 30_000
+    assert host.start_host_ms == params.HOST_START_MS
+    assert machines(params.QUERIES["q8"], "penstock", 420).start_host_ms > 30_000
     assert hosts_of("overprovisioned", 7) == 35
 
 
 def test_results_come_in_the_order_of_the_scenarios() -> None:
-    told: list[str] = []
+    lines: list[str] = []
     usual = BurstScenario("q7", "penstock", seconds=5)
     wanted = [usual, replace(usual, side="overprovisioned"), replace(usual, factor=3)]
-    results = burst_sim.run_all(wanted, told.append)
+    results = burst_sim.run_all(wanted, lines.append)
     assert [(one["side"], one["factor"]) for one in results] == [
         ("penstock", 5),
         ("overprovisioned", 5),
         ("penstock", 3),
     ]
-    assert "3/3" in "".join(told)
-    assert told[-1].startswith("simulated 3 runs")
+    assert "3/3" in "".join(lines)
+    assert lines[-1].startswith("simulated 3 runs")

@@ -1,4 +1,4 @@
-"""The sides of `penstock bench ordered` that are whole steps and queries: they do the real work."""
+"""The sides of `penstock bench ordered` that run whole steps and queries."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ LOAD = HostLoad(chunks=4, chunk_rows=100, parts=4, us=5)
 
 
 def test_only_the_ordered_step_keeps_the_order_of_arrival() -> None:
-    given: dict[bool, list[pa.Table]] = {}
+    outputs: dict[bool, list[pa.Table]] = {}
     for ordered in (True, False):
         with closing(StepInProcess(ProcessPlan(SCHEMA, ["k"], Before()), ordered)) as step:
             input = ordered_flow.epochs(5_000)
-            given[ordered] = [
+            outputs[ordered] = [
                 pa.Table.from_batches(step.run(epoch, next(input))) for epoch in range(2)
             ]
-    for ordered, plain in zip(given[True], given[False], strict=True):
+    for ordered, plain in zip(outputs[True], outputs[False], strict=True):
         assert ordered.column("v").to_pylist() == list(range(5_000))
         assert plain.column("v").to_pylist() != list(range(5_000))
         assert plain.sort_by("v").to_pylist() == ordered.to_pylist()
@@ -41,26 +41,26 @@ def test_only_the_ordered_step_keeps_the_order_of_arrival() -> None:
 
 def test_both_sides_of_a_flow_are_measured() -> None:
     lines: list[str] = []
-    told = ordered_flow.measure(rounds=2, repeats=1, show=lines.append, rows=1_000)
-    assert {(one["step"], one["ordered"]) for one in told} == {
+    results = ordered_flow.measure(rounds=2, repeats=1, show=lines.append, rows=1_000)
+    assert {(one["step"], one["ordered"]) for one in results} == {
         (step, ordered) for step in ("sum", "process") for ordered in (True, False)
     }
-    assert all(len(one["records_per_s"]) == 2 for one in told)
+    assert all(len(one["records_per_s"]) == 2 for one in results)
     assert len(lines) == 4
 
 
 def output(query: int, workers: int, load: HostLoad) -> list[list[dict[str, object]]]:
-    """What each epoch of a query gives, in order."""
+    """Output of each epoch of a query, in order."""
     stream = catalog.find(query).stream
     host = QueryInProcess(query, workers, "ct", load)
     with closing(host):
-        given = []
+        rows_by_epoch = []
         some = epochs(stream, load)
-        # Each keyed step is an epoch behind the one before: what the first one counts needs a fourth.
+        # Each keyed step is an epoch behind the one before, so the last results come in a fourth epoch.
         for epoch, rows in enumerate([*some, some[-1].slice(len(some[-1]) - 10)]):
             batches = host.run(epoch, rows)
-            given.append([row for batch in batches for row in batch.to_pylist()])
-        return given
+            rows_by_epoch.append([row for batch in batches for row in batch.to_pylist()])
+        return rows_by_epoch
 
 
 @pytest.mark.parametrize("query", QUERIES)
@@ -88,12 +88,12 @@ def test_costs_are_slept() -> None:
 
 def test_all_queries_are_measured_in_turn() -> None:
     lines: list[str] = []
-    told = measure("hosts", LOAD, [(1, "ct"), (2, "lp")], 2, lines.append)
-    assert [(one["query"], one["workers"]) for one in told] == [
+    results = measure("hosts", LOAD, [(1, "ct"), (2, "lp")], 2, lines.append)
+    assert [(one["query"], one["workers"]) for one in results] == [
         (query, workers) for query in QUERIES for workers in (1, 2)
     ]
-    assert all(len(one["records_per_s"]) == 2 for one in told)
-    assert len(lines) == len(told)
+    assert all(len(one["records_per_s"]) == 2 for one in results)
+    assert len(lines) == len(results)
 
 
 def test_the_limit_is_measured_by_threads_alone() -> None:
