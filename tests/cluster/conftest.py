@@ -1,4 +1,4 @@
-"""A standalone cluster for the tests of a module, and one of its own for tests that break it."""
+"""A standalone cluster per module, and a separate one for tests that break it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def flow(cluster: Cluster, tmp_path: Path) -> Iterator[FlowProcess]:
-    """Where a test may start a flow, which ends with it."""
+    """A flow that the test may start; it ends with the test."""
     process = FlowProcess(cluster.master, tmp_path)
     yield process
     process.end()

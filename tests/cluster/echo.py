@@ -1,10 +1,10 @@
-"""An endpoint to talk with across a network, and somebody who does.
+"""An endpoint for connections across a network, and a client of it.
 
     python -m tests.cluster.echo serve ADDRESS PORT
     python -m tests.cluster.echo talk LOCATION
 
-The talker has a stream open, into which it writes ten times a second, and calls an action as often; it tells
-by lines whether calls are answered, when that changes, and when the stream breaks.
+The client keeps a stream open, writes into it ten times a second, and calls an action as often. It prints a
+line when calls begin to be answered, when they no longer are, and when the stream breaks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EVERY_S = 0.1
 
 
 class Echo(TokenServer):
-    """Answers frames with the same."""
+    """Answers frames with the same frames."""
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         for chunk in reader:

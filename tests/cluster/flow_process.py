@@ -1,9 +1,9 @@
-"""A flow on a cluster, in a driver of its own, which can be killed: told what to do by lines on its stdin.
+"""A flow on a cluster, in its own driver process, which can be killed. Lines on its stdin control it.
 
     python -m tests.cluster.flow_process MASTER FOLDER OPTIONS
 
-OPTIONS is a `Start` as JSON. Each line is a Python expression about `query` and `spark`; what it gives is
-answered as a line of JSON. The flow writes to FOLDER/out and has its checkpoint in FOLDER/checkpoint.
+OPTIONS is a `Start` as JSON. Each line is a Python expression about `query` and `spark`; its value is printed
+as a line of JSON. The flow writes to FOLDER/out and has its checkpoint in FOLDER/checkpoint.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tests.testing.answering import answer_until_closed
 
 KEYS, PARTITIONS = 97, 2
 BATCH = 500
-"""Rows of a micro-batch."""
+"""Rows per micro-batch."""
 RATE = 2_000
-"""Rows a second of a live flow."""
+"""Rows per second of a live flow."""
 
 
 @dataclass(frozen=True)
 class Trap:
-    """A `Strike` at a fault point, as JSON has it."""
+    """A `Strike` at a fault point, as JSON."""
 
     point: str
     whom: Whom = "executor"
@@ -51,7 +51,7 @@ class Trap:
 
 @dataclass(frozen=True)
 class Start:
-    """How a flow is started."""
+    """Options of a flow's start."""
 
     live: bool = False
     hosts: int = 2
@@ -62,7 +62,7 @@ class Start:
     at_most: int = 0
     """Most hosts of a live flow that scales by itself; 0: autoscaling is off."""
     host_rate: float = 1_000
-    """Rows per second that a host of a flow with autoscaling takes."""
+    """Rows per second that a host processes, in a flow with autoscaling."""
     traps: tuple[Trap, ...] = ()
     host_lost_ms: int = 3_000
     driver_lost_ms: int = 10_000
@@ -71,7 +71,7 @@ class Start:
 
 def start(spark: SparkSession, folder: str, wanted: Start) -> FlowQuery:
     faults = tuple(trap.fault(folder) for trap in wanted.traps)
-    arm(faults)  # those of the driver's own points
+    arm(faults)  # For the driver's own points.
     if wanted.at_most:
         slow = Fault("host.work", Pace(wanted.host_rate), hits=())
         faults = (*faults, slow, Fault("courier.sender", Uncombined(), hits=()))

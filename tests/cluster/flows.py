@@ -1,4 +1,4 @@
-"""Flows on a cluster, as a test steers them and checks what has come of them."""
+"""Flows on a cluster: control over them, and checks of their output."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from penstock.state.store.store import Manifest, Store
 from tests.cluster.flow_process import BATCH, KEYS, PARTITIONS, Start
 
 WAIT_S = 180.0
-"""A busy machine is no failure."""
+"""Seconds that a test waits for a condition: enough for a busy machine."""
 
 Sums = dict[int, tuple[int, int]]
-"""Of each key the total and the number of rows."""
+"""Key -> total and number of rows."""
 
 
 class FlowProcess:
-    """A flow in a driver of its own. What it writes to stderr goes to a file."""
+    """A flow in its own driver process. Its stderr goes to a file."""
 
     def __init__(self, master: str, folder: Path) -> None:
         self.folder, self.log = folder, folder / "driver.log"
@@ -38,7 +38,7 @@ class FlowProcess:
         self._wanted = Start()
 
     def start(self, wanted: Start) -> None:
-        """Start it, again on the same checkpoint if it ran before."""
+        """Start the flow, again on the same checkpoint if it ran before."""
         self._wanted = wanted
         with self.log.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -55,7 +55,7 @@ class FlowProcess:
         return [sys.executable, "-m", "tests.cluster.flow_process", *words]
 
     def ask(self, expression: str) -> Any:
-        """What an expression about `query` gives."""
+        """The value of an expression about `query`."""
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -66,7 +66,7 @@ class FlowProcess:
         return json.loads(line)
 
     def until(self, expression: str) -> None:
-        """Wait for it to be true, as long as the flow runs."""
+        """Wait until an expression is true; fail if the flow fails."""
         ends = time.monotonic() + WAIT_S
         while not self.ask(expression):
             assert self.ask("query.exception() is None"), self.ask("repr(query.exception())")
@@ -74,12 +74,12 @@ class FlowProcess:
             time.sleep(0.05)
 
     def told(self) -> str:
-        """The end of what its driver has logged, without Java's stack traces."""
+        """The end of the driver's log, without Java's stack traces."""
         lines = self.log.read_text(errors="replace").splitlines()
         return "\n".join(line for line in lines if not line.startswith("\tat"))[-3_000:]
 
     def goes_on(self, epochs: int = 3) -> None:
-        """Wait for so many epochs from now on, and for all hosts to be there."""
+        """Wait for this number of further epochs, and until all hosts are up."""
         epoch = self.epoch()
         hosts = self._wanted.hosts
         self.until(
@@ -88,19 +88,19 @@ class FlowProcess:
         )
 
     def epoch(self) -> int:
-        """The newest epoch that is done."""
-        found: int = self.ask("query.progress[-1].epoch if query.progress else -1")
-        return found
+        """The newest completed epoch; -1 if there is none."""
+        epoch: int = self.ask("query.progress[-1].epoch if query.progress else -1")
+        return epoch
 
     def hosts(self) -> dict[str, int]:
-        """The processes of hosts, by their names."""
-        found: dict[str, int] = self.ask("query.status.hosts")
-        return found
+        """Process ids of hosts, by name."""
+        hosts: dict[str, int] = self.ask("query.status.hosts")
+        return hosts
 
     def couriers(self) -> dict[str, int]:
-        """The processes of live couriers, by their names."""
-        found: dict[str, int] = self.ask("query.status.couriers")
-        return found
+        """Process ids of live couriers, by name."""
+        couriers: dict[str, int] = self.ask("query.status.couriers")
+        return couriers
 
     def kill(self) -> None:
         """Kill the driver with its JVM."""
@@ -115,8 +115,8 @@ class FlowProcess:
     def stop(self) -> None:
         """Stop the flow, and wait for its driver."""
         assert self._process is not None
-        told, _ = self._process.communicate(timeout=WAIT_S)
-        assert json.loads(told.splitlines()[-1]) == "stopped"
+        output, _ = self._process.communicate(timeout=WAIT_S)
+        assert json.loads(output.splitlines()[-1]) == "stopped"
         assert self._process.returncode == 0
 
     def end(self) -> None:
@@ -124,20 +124,20 @@ class FlowProcess:
             self.kill()
 
     def check(self) -> None:
-        """Compare what the sink has, row by row and in the end, with what it must have."""
+        """Compare the rows in the sink, and the final totals, with the expected ones."""
         files = sorted((self.folder / "out").rglob("*.parquet"))
         names = ["key", "total", "n"]
-        found = pa.concat_tables(
+        rows = pa.concat_tables(
             pq.read_table(file, columns=names, partitioning=None) for file in files
         )
-        twice = found.group_by(["key", "n"]).aggregate([([], "count_all")])
-        assert pc.max(twice["count_all"]).as_py() == 1, "a row is there twice"
-        latest = found.group_by("key").aggregate([("total", "max"), ("n", "max")]).to_pylist()
+        twice = rows.group_by(["key", "n"]).aggregate([([], "count_all")])
+        assert pc.max(twice["count_all"]).as_py() == 1, "a row is in the sink twice"
+        latest = rows.group_by("key").aggregate([("total", "max"), ("n", "max")]).to_pylist()
         sums = {row["key"]: (row["total_max"], row["n_max"]) for row in latest}
         assert sums == (wanted_live if self._wanted.live else wanted_batches)(self.newest())
 
     def newest(self) -> Manifest:
-        """What is durable."""
+        """The newest durable manifest."""
         store = Store(str(self.folder / "checkpoint/penstock"))
         manifest = store.read_manifest(store.epochs()[-1])
         assert manifest is not None
@@ -145,26 +145,26 @@ class FlowProcess:
 
 
 def wanted_batches(newest: Manifest) -> Sums:
-    """What micro-batches give up to an epoch."""
+    """Expected sums of micro-batches up to an epoch."""
     rows = range(BATCH * (newest.epoch + 1))
     return {key: (sum(rows[key::KEYS]), len(rows[key::KEYS])) for key in range(KEYS)}
 
 
 def wanted_live(newest: Manifest) -> Sums:
-    """What all rows give up to the positions that are durable."""
+    """Expected sums of all rows up to the durable positions."""
     assert newest.positions is not None
-    found: Sums = {}
+    sums: Sums = {}
     for partition, at in newest.positions["0"].items():
         numbers = np.arange(at["row"], dtype=np.int64) * PARTITIONS + int(partition)
         keys, values = Keyed(KEYS).rows(numbers, numbers)
         for key, value in zip(keys.to_pylist(), values.to_pylist(), strict=True):
-            total, n = found.get(key, (0, 0))
-            found[key] = (total + value, n + 1)
-    return found
+            total, n = sums.get(key, (0, 0))
+            sums[key] = (total + value, n + 1)
+    return sums
 
 
 def executor_of(pid: int) -> psutil.Process:
-    """The executor's JVM in which a task's Python process runs."""
+    """The JVM of the executor that runs a task's Python process."""
     return next(
         one for one in psutil.Process(pid).parents() if "CoarseGrained" in " ".join(one.cmdline())
     )
@@ -173,5 +173,5 @@ def executor_of(pid: int) -> psutil.Process:
 def await_condition(condition: Callable[[], object], seconds: float = WAIT_S) -> None:
     ends = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < ends, "waited too long"
+        assert time.monotonic() < ends, f"the condition did not hold within {seconds:g} s"
         time.sleep(0.05)

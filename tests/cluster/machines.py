@@ -1,4 +1,4 @@
-"""A standalone cluster on a network of its own: driver and master on "head", one worker on each other one."""
+"""A standalone cluster on its own network: driver and master on "head", a worker on each other machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEAD = "head"
 WORKERS = ("one", "two", "three")
 _CORES = 4
 _MEMORY = "600m"
-"""For one executor of 512 MB."""
+"""Memory of a worker: enough for one executor of 512 MB."""
 
 
 class FlowOnMachines(FlowProcess):
@@ -30,7 +30,7 @@ class FlowOnMachines(FlowProcess):
         return self._network.command(HEAD, super().command(wanted))
 
     def where(self) -> dict[str, str]:
-        """Host -> the machine it is on."""
+        """Host -> its machine."""
         return {host: self._of(pid) for host, pid in self.hosts().items()}
 
     def _of(self, pid: int) -> str:
@@ -40,7 +40,7 @@ class FlowOnMachines(FlowProcess):
 
 @contextmanager
 def running_machines() -> Iterator[tuple[str, Network]]:
-    """The master's URL, and the network that it is on."""
+    """The master's URL, and its network."""
     with Network(HEAD, *WORKERS) as network:
         workers = [
             Machine(network.address(name), tuple(network.command(name, ()))) for name in WORKERS

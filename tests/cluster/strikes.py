@@ -1,4 +1,4 @@
-"""What happens to executors and workers at a fault point: it goes to executors with the flow's settings."""
+"""Failures of executors and workers at a fault point; the flow's settings take them to executors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Whom = Literal["executor", "worker"]
 
 
 def own_executor() -> psutil.Process:
-    """The executor's JVM above this process, a task's."""
+    """The JVM of the executor above this process, which is a task's."""
     return _above("CoarseGrainedExecutorBackend")
 
 
@@ -29,15 +29,15 @@ def _above(word: str) -> psutil.Process:
 
 @dataclass(frozen=True)
 class Strike:
-    """Sends a signal to the own executor, or to the own worker. Of a worker that is killed or stopped, all
-    that it has started is, too, as on a machine that fails."""
+    """Sends a signal to this task's executor or worker. If a worker is killed or stopped, all processes that
+    it started are too, as on a machine that fails."""
 
     whom: Whom
     number: int
     marks: str
-    """A file is made for each time, with this name and its number."""
+    """Name of the files that mark each strike, followed by its number."""
     times: int = 1
-    """How often it happens, in all processes together."""
+    """Most strikes, in all processes together."""
 
     def __call__(self, passed: Mapping[str, Any]) -> None:
         if not any(self._is_first(time) for time in range(self.times)):
@@ -47,7 +47,7 @@ class Strike:
             return
         worker = own_worker()
         family = [] if self.number == signal.SIGTERM else worker.children(recursive=True)
-        family.sort(key=lambda one: one.pid == os.getpid())  # this process last
+        family.sort(key=lambda one: one.pid == os.getpid())  # This process comes last.
         for process in [worker, *family]:
             process.send_signal(self.number)
 

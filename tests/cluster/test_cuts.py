@@ -1,5 +1,5 @@
-"""The network between machines is cut, one way or both, slow or lossy, while a flow runs: it goes on, and its
-results are exact. Three workers on machines of their own; driver and master on a fourth."""
+"""Cuts of the network between machines, one way or both, and slow or lossy links: the flow continues, and its
+results are exact. Three workers are on their own machines; driver and master on a fourth."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ pytestmark = [
 STEP, SLOTS = "aggregate-1", list(range(16))
 LOST_S, DRIVER_LOST_S, SPARK_LOST_S = 3.0, 10.0, 20.0
 CONNECTION_S = 5.0
-"""Seconds after which a connection that drops packets is broken off (`wire.flight`)."""
+"""Seconds after which a connection without packets is closed (`wire.flight`)."""
 BUSY_S = 60.0
-"""What a busy machine may need for processes to start and epochs to run."""
+"""Seconds that processes may need to start and epochs to run on a busy machine."""
 GOES_ON_S = 3 * (LOST_S + CONNECTION_S) + BUSY_S
-"""A cut between couriers and hosts: two runs complain, the third does without whom they complain of; one more
-where several hosts are complained of one after the other is less than what is here for a busy machine."""
+"""Seconds for a cut between couriers and hosts: two runs complain, and the third avoids the host. It includes
+time for further runs with complaints about other hosts, on a busy machine."""
 DRIVER_CUT_S = SPARK_LOST_S + 2 * LOST_S + CONNECTION_S + BUSY_S
-"""A cut between the driver and an executor: tasks there are Spark's to give up."""
+"""Seconds for a cut between the driver and an executor: Spark has to give up the tasks there."""
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def start(flow: FlowOnMachines, network: Network, live: bool = False) -> None:
 
 
 def await_epochs(flow: FlowOnMachines, within_s: float, count: int = 3) -> None:
-    """Wait for so many epochs from now on, but not longer than this."""
+    """Wait for this number of further epochs, but not longer than `within_s` seconds."""
     first, ends = flow.epoch(), time.monotonic() + within_s
     while flow.epoch() < first + count:
         assert flow.ask("query.exception() is None"), flow.ask("repr(query.exception())")
@@ -89,7 +89,7 @@ def await_epochs(flow: FlowOnMachines, within_s: float, count: int = 3) -> None:
 
 
 def finish(flow: FlowOnMachines) -> None:
-    """End the flow, and look whether every row was counted once."""
+    """Stop the flow, and check that every row was counted once."""
     flow.stop()
     flow.check()
 
@@ -99,8 +99,8 @@ def finish(flow: FlowOnMachines) -> None:
 def test_machines_do_not_reach_each_other_while_state_moves(
     flow: FlowOnMachines, network: Network, live: bool, ways: str
 ) -> None:
-    """The driver reaches all. New owners cannot fetch, couriers cannot send; the flow goes on while the cut
-    lasts, since a third machine is reached by all."""
+    """The driver reaches all machines. New owners cannot fetch and couriers cannot send; the flow continues
+    during the cut, since all reach a third machine."""
     start(flow, network, live)
     where = flow.where()
     source, target = next(p for p in permutations(where, 2) if where[p[0]] != where[p[1]])
@@ -118,13 +118,13 @@ def test_machines_do_not_reach_each_other_while_state_moves(
 def test_the_driver_does_not_reach_a_machine(
     flow: FlowOnMachines, network: Network, live: bool
 ) -> None:
-    """For a moment: nobody is lost. For good: others go on without it, its hosts end, and do no harm when
-    the cut heals."""
+    """In a short cut, no host is lost. In a long one, others continue without it; its hosts end, and do no
+    harm when the cut heals."""
     start(flow, network, live)
     hosts, where = flow.hosts(), flow.where()
     away = next(iter(where.values()))
     with network.cut(HEAD, away):
-        time.sleep(LOST_S / 3)  # the cut itself
+        time.sleep(LOST_S / 3)  # The length of the cut.
     await_epochs(flow, GOES_ON_S)
     assert flow.hosts() == hosts
     cut_off = [psutil.Process(pid) for host, pid in hosts.items() if where[host] == away]
@@ -137,8 +137,8 @@ def test_the_driver_does_not_reach_a_machine(
 
 @pytest.mark.parametrize("live", [False, True], ids=["micro-batches", "live"])
 def test_a_zombie_does_no_harm(flow: FlowOnMachines, network: Network, live: bool) -> None:
-    """A cut that heals when a host was given up and has not ended: it is told, and its writes count for
-    nothing."""
+    """The cut heals after a host was given up and before it ends: the host learns of it, and its writes do
+    not count."""
     start(flow, network, live)
     hosts, where = flow.hosts(), flow.where()
     away = next(iter(where.values()))
@@ -148,7 +148,7 @@ def test_a_zombie_does_no_harm(flow: FlowOnMachines, network: Network, live: boo
         ends = time.monotonic() + LOST_S + BUSY_S
         while not all(flow.ask(one) for one in gone):
             if {h: p.pid for h, p in cut_off.items()}.items() - flow.hosts().items():
-                break  # given up, and there again as others
+                break  # It was given up, and a new one has its name.
             assert time.monotonic() < ends, flow.ask("query.status")
     await_condition(lambda: not any(map(alive, cut_off.values())), DRIVER_LOST_S + BUSY_S)
     await_epochs(flow, DRIVER_CUT_S)

@@ -1,4 +1,4 @@
-"""Executors that come and go: with the hosts that control asks for, and with machines that are taken away."""
+"""Executors that come and go, with scaling and with machines that are removed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEAVES = {"spark.decommission.enabled": "true", "spark.executor.cores": "2"}
 
 
 def test_executors_come_and_go_with_hosts(cluster: Cluster, flow: FlowProcess) -> None:
-    """Each host has an executor of its own, beside those of couriers."""
+    """Each host has its own executor, besides those of couriers."""
     flow.start(Start(hosts=1, conf=DYNAMIC))
     flow.goes_on()
     before = {one.pid for one in cluster.executors()}
@@ -42,7 +42,7 @@ def test_executors_come_and_go_with_hosts(cluster: Cluster, flow: FlowProcess) -
 
 
 def test_the_switch_has_executors_come_and_go(cluster: Cluster, flow: FlowProcess) -> None:
-    """Nobody asks: hosts of 1,000 rows a second each get 400, then 1,800 for 40 s, then 400 again."""
+    """The load drives it: hosts of 1,000 rows per second get 400, then 1,800 for 40 s, then 400 again."""
     load = "burst(400, 4.5, 20s, 40s)"
     flow.start(Start(live=True, hosts=1, at_most=3, load=load, conf=DYNAMIC))
     flow.until("len(query.status.hosts) >= 2 and query.status.pending_slots == 0")

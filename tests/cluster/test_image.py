@@ -1,4 +1,4 @@
-"""The image file names what there is, and its entrypoint starts what Spark asks for."""
+"""The image file refers only to files that exist, and its entrypoint starts what Spark asks for."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ DEPLOY = ROOT / "deploy"
 
 
 def instructions() -> list[tuple[str, str]]:
-    """(name, arguments) of each instruction, lines put together."""
+    """Pairs (name, arguments) of each instruction, with continued lines joined."""
     lines = (DEPLOY / "Containerfile").read_text().replace("\\\n", " ").splitlines()
-    told = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-    return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in told]
+    joined = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in joined]
 
 
 def test_everything_that_is_copied_is_there() -> None:
@@ -29,11 +29,11 @@ def test_everything_that_is_copied_is_there() -> None:
 
 
 def test_it_installs_what_is_locked_and_runs_as_somebody_without_rights() -> None:
-    told = instructions()
-    runs = " ".join(arguments for name, arguments in told if name == "RUN")
+    steps = instructions()
+    runs = " ".join(arguments for name, arguments in steps if name == "RUN")
     assert "--require-hashes -r requirements.lock" in " ".join(runs.split())
-    assert [arguments for name, arguments in told if name == "USER"] == ["185"]
-    assert told[-1][0] == "ENTRYPOINT"
+    assert [arguments for name, arguments in steps if name == "USER"] == ["185"]
+    assert steps[-1][0] == "ENTRYPOINT"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A connection that drops packets is noticed in seconds, one that is whole again at once: no Spark here."""
+"""A connection that drops packets is noticed within seconds, and its recovery at once, without Spark."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from penstock_bench.network import Network, not_allowed
 pytestmark = pytest.mark.skipif(bool(not_allowed()), reason=not_allowed() or "it can")
 
 PATIENCE_S = 30.0
-"""A busy machine is no failure."""
+"""Seconds to wait for a line: enough for a busy machine."""
 Fault = Callable[[Network], AbstractContextManager[None]]
 
 
 class Talk:
-    """What somebody on the left tells of a server on the right."""
+    """The output of a client on the left of a server on the right."""
 
     def __init__(self, network: Network) -> None:
         python, at = [sys.executable, "-m", "tests.cluster.echo"], network.address("right")
@@ -36,20 +36,20 @@ class Talk:
         ).stdout
         assert talker is not None
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        told = iter(talker)
+        lines = iter(talker)
         threading.Thread(
-            target=lambda: [self._lines.put(line.strip()) for line in told], daemon=True
+            target=lambda: [self._lines.put(line.strip()) for line in lines], daemon=True
         ).start()
 
-    def until(self, told: str) -> float:
-        """Wait until this is told; returns the seconds that took."""
+    def until(self, line: str) -> float:
+        """Wait for a line; return the seconds that it took."""
         began = time.monotonic()
-        while self._lines.get(timeout=PATIENCE_S) != told:
+        while self._lines.get(timeout=PATIENCE_S) != line:
             pass
         return time.monotonic() - began
 
     def silent_for(self, seconds: float) -> bool:
-        """Whether nothing is told for so long."""
+        """Whether no line is printed for this time."""
         try:
             self._lines.get(timeout=seconds)
         except queue.Empty:
@@ -79,7 +79,7 @@ def test_a_cut_breaks_a_stream_and_its_end_is_noticed_at_once(network: Network, 
     with CUTS[how](network):
         took_s = talk.until("broken")
         assert 2 < took_s < 15, "about five seconds; the system alone would need minutes"
-    assert talk.until("answered") < 10, "not when the system, or gRPC, comes to try again"
+    assert talk.until("answered") < 10, "not only when the system or gRPC tries again"
 
 
 @pytest.mark.cluster
@@ -93,7 +93,7 @@ def test_a_bad_link_is_no_cut(network: Network, how: str) -> None:
 
 
 def test_a_network_that_was_left_behind_is_removed() -> None:
-    """As after a killed run: its maker is gone."""
+    """The process that made it was killed."""
     code = (
         "import os; from penstock_bench.network import Network\n"
         "Network('left').__enter__().start('left', ['sleep', '1000'], stdout=-3, stderr=-3)\n"

@@ -1,5 +1,5 @@
-"""Executors that have no Penstock installed get it with the job: in an archive, or in a zip file beside their
-own libraries."""
+"""Executors without Penstock get it with the job: in an archive, or in a zip file in addition to their own
+libraries."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ LIBRARIES = sysconfig.get_path("purelib")
 
 @pytest.fixture(scope="module")
 def bare_cluster() -> Iterator[clusters.Cluster]:
-    """A cluster whose executors find no packages but those of their interpreter."""
-    found = clusters.environment
+    """A cluster whose executors have only the packages of their interpreter."""
+    environment = clusters.environment
 
-    def bare(*given: object) -> dict[str, str]:
-        return found(*given) | {"PYTHONPATH": ""}  # type: ignore[arg-type]
+    def bare(*args: object) -> dict[str, str]:
+        return environment(*args) | {"PYTHONPATH": ""}  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clusters, "environment", bare)
@@ -47,7 +47,7 @@ def flow(bare_cluster: clusters.Cluster, tmp_path: Path) -> Iterator[FlowProcess
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A folder with nothing but Penstock in it."""
+    """A folder that contains only Penstock."""
     folder = tmp_path / "package"
     source, ignore = Path(penstock.__file__).parent, shutil.ignore_patterns("*.pyc")
     shutil.copytree(source, folder / "penstock", ignore=ignore)
@@ -90,9 +90,9 @@ def test_an_environment_travels_as_an_archive(
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    """An interpreter that has all libraries, but not Penstock."""
+    """An interpreter with all libraries except Penstock."""
     made, interpreter = tmp_path / "python", Path(sys.executable).resolve()
-    # not the environment's own interpreter, which knows of Penstock by its .pth file
+    # Not the environment's own interpreter, whose .pth file refers to Penstock.
     made.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{LIBRARIES}" exec {interpreter} "$@"\n')
     made.chmod(0o755)
     if has_penstock(made):

@@ -1,4 +1,4 @@
-"""A flow on a standalone cluster through the death of an executor: what always runs of tests/cluster."""
+"""A flow on a standalone cluster through the death of an executor: this part of tests/cluster always runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cluster.flows import FlowProcess, executor_of
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """As few processes as there can be: two executors of one worker."""
+    """A cluster with as few processes as possible: one worker with two executors."""
     with running_cluster(Shape(workers=1, cores=6, memory="1g")) as started:
         yield started
 

@@ -1,4 +1,4 @@
-"""Executors and workers that fail at an unkind moment: in the middle of epochs, and while slots move."""
+"""Executors and workers that fail in the middle of epochs, and while slots move."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KILL, TERM, STOP = signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP
 
 @dataclass(frozen=True)
 class Moment:
-    """Who gets which signal at which point."""
+    """A process, a signal, and a fault point."""
 
     live: bool
     point: str
@@ -77,8 +77,8 @@ def test_a_failure_while_slots_move(cluster: Cluster, flow: FlowProcess, moment:
 def test_an_epoch_outlives_many_executors_of_its_couriers(
     cluster: Cluster, flow: FlowProcess
 ) -> None:
-    """Spark gives a task four tries, and then fails its job. No host is hurt: each has an executor of its
-    own."""
+    """Spark tries a task four times, and then fails its job. No host is affected: each has its own
+    executor."""
     deaths = 4
     where = {"epoch": 3, "partition": 0}
     trap = Trap("courier.sent", where=where, hits=(), times=deaths)
@@ -97,7 +97,7 @@ def _started(moment: Moment) -> Start:
 def _recovers(cluster: Cluster, flow: FlowProcess, started: Start, moment: Moment) -> None:
     await_condition((flow.folder / "struck-0").exists)
     if moment.number == STOP:
-        time.sleep(started.host_lost_ms / 1000 + 2)  # it is the length of the silence that matters
+        time.sleep(started.host_lost_ms / 1000 + 2)  # The length of the silence is what is tested.
         for worker in cluster.workers:
             worker.go_on()
     elif moment.whom == "worker":

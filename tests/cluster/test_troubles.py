@@ -1,4 +1,4 @@
-"""Flows on a cluster of which every part fails: state and output stay exact."""
+"""Flows on a cluster in which every part fails: state and output stay exact."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_one_trouble_after_the_other(cluster: Cluster, flow: FlowProcess, live: 
 @MODES
 @pytest.mark.parametrize("seed", range(3))
 def test_troubles_at_any_time(cluster: Cluster, flow: FlowProcess, live: bool, seed: int) -> None:
-    """Also while others are still being dealt with, and while slots move."""
+    """Failures overlap, and happen while slots move."""
     chance = random.Random(seed)
     started = Start(live=live)
     flow.start(started)
@@ -54,8 +54,8 @@ def test_troubles_at_any_time(cluster: Cluster, flow: FlowProcess, live: bool, s
 def test_a_machine_that_hangs_is_done_without(
     cluster: Cluster, flow: FlowProcess, live: bool
 ) -> None:
-    """It has a host, and is stopped for as long as it takes: others do its work. Spark is told sooner than
-    after two minutes that its executor is lost, so that no task is sent there again and again."""
+    """A machine with a host stops, and others do its work. Spark learns earlier than after its two minutes
+    that the executor is lost, so that it sends no more tasks there."""
     started = Start(live=live)
     flow.start(started)
     flow.goes_on()

@@ -1,4 +1,4 @@
-"""What may happen to a flow on a cluster, and to the cluster, one thing at a time."""
+"""Failures of a flow on a cluster, and of the cluster, one function each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEP = "aggregate-1"
 
 @dataclass(frozen=True)
 class Scene:
-    """A flow on a cluster, and whom chance picks."""
+    """A flow on a cluster, and random choices of its parts."""
 
     cluster: Cluster
     flow: FlowProcess
@@ -27,14 +27,14 @@ class Scene:
     chance: random.Random
 
     def worker(self) -> Worker:
-        """One that runs, and a host on it, if there is one."""
+        """A running worker, with a host on it if possible."""
         alive = [one for one in self.cluster.workers if one.process.is_running()]
         hosts = set(self.flow.hosts().values())
         with_hosts = [one for one in alive if hosts & {task.pid for task in one.children()}]
         return self.chance.choice(with_hosts or alive)
 
     def task(self, hosts: bool = True) -> int:
-        """The process of a host, or of a courier where there are lasting ones."""
+        """The process of a host, or of a courier in live mode."""
         tasks = self.flow.hosts() if hosts or not self.started.live else self.flow.couriers()
         await_condition(lambda: tasks or self.flow.hosts())
         return self.chance.choice(sorted((tasks or self.flow.hosts()).values()))
@@ -67,7 +67,7 @@ def an_executor_is_stopped_for_a_while(scene: Scene) -> None:
         executor.suspend()
         time.sleep(
             scene.started.host_lost_ms / 1000 + 2
-        )  # it is the length of the silence that matters
+        )  # The length of the silence is what is tested.
         executor.resume()
 
 
@@ -84,7 +84,7 @@ def a_machine_fails_and_another_comes(scene: Scene) -> None:
 
 
 def a_worker_is_killed_and_another_comes(scene: Scene) -> None:
-    """Its executors end themselves, some time later."""
+    """Its executors end by themselves, some time later."""
     scene.worker().kill(executors=False)
     scene.cluster.start_worker()
 

@@ -1,4 +1,4 @@
-"""A flow's control over a data plane that only pretends, for tests of the loop between them."""
+"""A flow's control over a simulated data plane, for tests of the control loop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LOAD = np.arange(1, SLOTS + 1)
 
 @dataclass
 class PretendedStarted:
-    """Functions that are there at once; they note what they are told."""
+    """Functions that start at once and record the calls that they get."""
 
     number: int = 0
     warmed: list[int] = field(default_factory=list)
@@ -62,8 +62,8 @@ class PretendedStarted:
 
 @dataclass
 class PretendedRelocation:
-    """Notes what it is asked. Slots are on their way until the test says otherwise; or, with
-    `start_ms`, until new hosts have had so long to start."""
+    """A relocation that records its requests. Slots stay pending until the test changes that, or, with
+    `start_ms`, until new hosts have had that many milliseconds to start."""
 
     steps: dict[str, list[HostId]]
     clock_ms: Callable[[], float]
@@ -111,7 +111,7 @@ class PretendedRelocation:
         return names
 
     def settle(self) -> None:
-        """Before an epoch: what is ready takes effect, if hosts start by themselves."""
+        """Before an epoch: apply the moves whose hosts are ready, if hosts start by themselves."""
         if self.start_ms is None:
             return
         for step, (ready_ms, treatments) in list(self.waiting.items()):
@@ -134,7 +134,7 @@ class PretendedRelocation:
 
 
 class Pretence:
-    """A flow's control, and everything that it would be told."""
+    """A flow's control, and all inputs that it gets."""
 
     def __init__(
         self,
@@ -180,12 +180,12 @@ class Pretence:
         return self.started[-1]
 
     def start(self) -> None:
-        """Bring functions up."""
+        """Start functions."""
         self.keeper.start()
         self.settle()
 
     def settle(self) -> None:
-        """Wait until the keeper has done what it was told."""
+        """Wait until the keeper has carried out its requests."""
         self.keeper._worker.submit(lambda: None).result()
 
     def stop(self) -> None:
@@ -198,7 +198,7 @@ class Pretence:
     # -- an epoch
 
     def begin(self, run: int = 0) -> EpochPlan:
-        """A run of the next epoch."""
+        """Begin a run of the next epoch."""
         self.relocation.settle()
         orders = self.loop.orders(self.epoch, self.partitions, self.now_ms)
         steps = []
@@ -220,23 +220,23 @@ class Pretence:
         return plan
 
     def planned(self, step: str, partitions: int = 1) -> Offload | None:
-        """What would go to functions, were the epoch that began last to begin once more."""
+        """The offload that the last epoch would have if it began again."""
         return self.loop.orders(self.epoch - 1, partitions, self.now_ms).offloads.get(step)
 
     def seen(self, partitions: int = PARTITIONS) -> list[Seen]:
-        """What couriers report: all partitions alike, each with `LOAD` for every step."""
+        """Reports of couriers: all partitions alike, each with `LOAD` for every step."""
         loads = {step.id: LOAD for step in self.flow.keyed}
         time = int(self.now_ms) - 50
         one = Seen(int(LOAD.sum()), (time,), (int(LOAD.sum()),), loads=loads)
         return [one] * partitions
 
     def report(self, partitions: int = PARTITIONS, seen: Sequence[Seen] | None = None) -> None:
-        """Couriers report; when this returns, it has been looked at."""
+        """Let couriers report, and wait until control has processed it."""
         self.loop.reported(self.seen(partitions) if seen is None else seen)
         self.loop._early.submit(lambda: None).result()
 
     def seal(self, plan: EpochPlan, useful_ms: dict[str, float] | None = None) -> None:
-        """The epoch is done, a second after it began."""
+        """End the epoch a second after it began."""
         work = {
             host: (100, (useful_ms or {}).get(routes.step, 10.0))
             for routes in plan.steps
@@ -251,7 +251,7 @@ class Pretence:
         work: dict[HostId, tuple[int, float]],
         done_ms: float,
     ) -> None:
-        """The epoch is done; `work` is rows and useful time of each host."""
+        """End the epoch; `work` is rows and useful time of each host."""
         self.now_ms = done_ms
         sealed = [
             SealedHost(host, (), HostVitals(rows=rows, useful_ms=ms, entries=0, state_bytes=0))
@@ -277,7 +277,7 @@ class Pretence:
         return [entry for entry in self.loop.journal.last(10_000) if entry.event == event]
 
     def told(self, *events: str) -> list[tuple[str, int | None]]:
-        """Events of the journal and their epochs, without decisions; only these, if any are named."""
+        """Pairs (event, epoch) of the journal, without decisions; only of these events, if any are named."""
         wanted = events or ("began", "done", "failed", "refused", "host lost")
         return [(e.event, e.epoch) for e in self.loop.journal.last(1000) if e.event in wanted]
 

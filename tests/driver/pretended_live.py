@@ -1,4 +1,4 @@
-"""Hosts and couriers of a live flow that only pretend: they do what the test lets them do, when it does."""
+"""Simulated hosts and couriers of a live flow, which act when the test lets them."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ WAIT_S = 10.0
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Wait for what other threads do."""
+    """Wait until a condition holds that depends on other threads."""
     ends = time.monotonic() + WAIT_S
     while not condition():
-        assert time.monotonic() < ends, "it did not come to that"
+        assert time.monotonic() < ends, "the condition did not hold in time"
         time.sleep(0.002)
 
 
 @dataclass(frozen=True)
 class CountedSource:
-    """A source whose positions are numbers of rows; `starts` says where its partitions begin."""
+    """A source whose positions are row numbers; `starts` has the first positions of its partitions."""
 
     starts: Mapping[str, int]
 
@@ -65,7 +65,7 @@ class CountedSource:
 
 @dataclass
 class PretendedRegistry:
-    """Knows what a run failed of."""
+    """A registry that holds the error of a run."""
 
     inbox: Inbox
     run: int = -1
@@ -91,7 +91,7 @@ class PretendedRegistry:
 
 @dataclass
 class PretendedHosts:
-    """A fleet. A host that is `slow` seals when the test says so; state arrives when it says so."""
+    """A simulated fleet. A `slow` host seals, and state arrives, only when the test lets it."""
 
     registry: PretendedRegistry
     up: set[HostId] = field(default_factory=lambda: {A, B})
@@ -104,7 +104,7 @@ class PretendedHosts:
     joined: set[HostId] = field(default_factory=set)
 
     def die(self, host: HostId) -> None:
-        """It is gone, and the driver notices."""
+        """Let a host die, and the driver notice."""
         self.up.discard(host)
         self.registry.break_off(HostLostError(f"host {host} was given up"))
 
@@ -120,7 +120,7 @@ class PretendedHosts:
         )
         self.seals[host, epoch].set_result(SealedHost(host, (away, own), vitals))
 
-    # what the runner and the relocation ask of a fleet
+    # Methods that the runner and the relocation call
 
     def add(self, host: HostId, step: object) -> None:
         self.calls.append(("add", host))
@@ -205,7 +205,7 @@ class PretendedHosts:
 
 @dataclass
 class PretendedCouriers:
-    """Couriers. Each passes a checkpoint at once, unless it is `slow`; an epoch has ten rows."""
+    """Simulated couriers. Each passes a checkpoint at once, unless it is `slow`; an epoch has ten rows."""
 
     inbox: Inbox
     registry: PretendedRegistry
@@ -217,9 +217,9 @@ class PretendedCouriers:
     halted: list[int] = field(default_factory=list)
     lost: bool = False
     busy_ms: float = 0.0
-    """What each partition costs its courier in an epoch."""
+    """Milliseconds per epoch that each partition keeps its courier busy."""
     ends_with: int = 1 << 60
-    """The epoch with which all input ends."""
+    """The epoch at which all input ends."""
     _at: dict[int, dict[str, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -243,7 +243,7 @@ class PretendedCouriers:
         return bool(self.orders and set(self.run) - set(self.names))
 
     def start(self, count: int) -> None:
-        """Those that are added come up when the test says so."""
+        """Added couriers start when the test lets them."""
         self.names = (*self.names, *(f"new/{n}" for n in range(count)))[:count]
 
     def wait_for(self, names: object, enough: int) -> None:
@@ -301,7 +301,7 @@ class PretendedCouriers:
 
     def revive(self, names: object) -> None: ...
 
-    # what the test asks
+    # Methods for tests
 
     def reroutes(self) -> list[tuple[int, Reroute]]:
         return [(run, m.reroute) for run, m in self.messages if m.reroute is not None]
@@ -311,7 +311,7 @@ class PretendedCouriers:
 
 
 class PretendedFlow:
-    """A LiveRunner in a thread, over hosts and couriers that pretend."""
+    """A LiveRunner in a thread, over simulated hosts and couriers."""
 
     def __init__(
         self,
@@ -377,7 +377,7 @@ class PretendedFlow:
         return self.outcome.result(WAIT_S)
 
     def pass_epochs(self, number: int) -> None:
-        """Wait until so many more epochs are durable."""
+        """Wait until this number of further epochs are durable."""
         goal = len(self.progress) + number
         until(lambda: len(self.progress) >= goal or self.outcome.done())
         assert len(self.progress) >= goal, self.outcome

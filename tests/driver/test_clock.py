@@ -15,7 +15,7 @@ DAY = 24 * HOUR
 
 
 class Clocks:
-    """A clock that can be set, and one that cannot."""
+    """A wall clock that can be set, and a monotonic one."""
 
     def __init__(self, wall: float = 1e12) -> None:
         self.wall, self.steady = wall, 0.0
@@ -50,7 +50,7 @@ def test_it_never_goes_back_nor_stands_still(steps: list[tuple[float, float]]) -
 
 
 def test_a_clock_that_was_a_day_ahead_is_caught_up_with(caplog: pytest.LogCaptureFixture) -> None:
-    """Timers go on meanwhile, a bit slower; one line tells it."""
+    """Timers continue meanwhile, a bit slower; one log line says so."""
     clocks = Clocks()
     clocks.pass_ms(1000, DAY)
     clocks.pass_ms(1000, -DAY)
@@ -60,9 +60,9 @@ def test_a_clock_that_was_a_day_ahead_is_caught_up_with(caplog: pytest.LogCaptur
     for _ in range(2 * 24):
         clocks.pass_ms(HOUR)
     assert clocks.made.now_ms() == int(clocks.wall)
-    told = [r for r in caplog.records if r.name == "penstock.epochs"]
-    assert [r.levelno for r in told] == [logging.WARNING]
-    assert "86400 s behind" in told[0].getMessage()
+    records = [r for r in caplog.records if r.name == "penstock.epochs"]
+    assert [r.levelno for r in records] == [logging.WARNING]
+    assert "86400 s behind" in records[0].getMessage()
 
 
 def test_another_driver_goes_on_from_the_manifest() -> None:

@@ -1,4 +1,4 @@
-"""The control loop with a data plane that only pretends."""
+"""The control loop over a simulated data plane."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_an_epoch_is_looked_at_when_all_have_reported_and_when_it_is_done() -> N
         before = policy.asked["sums"]
         plan = on.begin()
         on.report(partitions=1)
-        assert policy.asked["sums"] == before, "decided on half of it"
+        assert policy.asked["sums"] == before, "decided before all have reported"
         on.report()
         assert policy.asked["sums"] == before + 1
         on.report()
@@ -61,7 +61,7 @@ def test_nothing_is_decided_on_the_first_epochs() -> None:
 
 
 def test_what_is_expected_of_an_epoch_is_known_while_it_is_worked_on() -> None:
-    """Nobody has finished anything late yet, but the hosts have got more than they can take."""
+    """No rows are late yet, but hosts have more rows than they can process."""
     with pretending(Watchful()) as on:
         on.pass_epoch()
         on.pass_epoch({"sums": 4_000.0})
@@ -155,7 +155,7 @@ def test_a_new_host_is_journalled_under_its_name_and_nothing_is_known_of_it() ->
     onward = Treatment("balance", (3,), new_host(1), B, "")
     with pretending(ordered(OUT, onward)) as on:
         control = on.steps["sums"]
-        control.examiner._service._rates[HostId("sums/7")] = 5.0  # of one that left long ago
+        control.examiner._service._rates[HostId("sums/7")] = 5.0  # Of a host that left long ago.
         on.pass_epoch()
         assert control.course.treating is not None
         assert control.course.treating.treatments == (
@@ -181,7 +181,7 @@ def test_what_the_data_plane_refuses_is_told_and_the_policy_is_asked_again() -> 
 
 @pytest.mark.parametrize("treated", [True, False])
 def test_slots_that_do_not_move_for_long_stay_where_they_are(treated: bool) -> None:
-    """Long is as long as a host may take to come up, since the last slot has moved."""
+    """The limit is the time that a host may take to start, since the last slot moved."""
     policy = ordered(MOVE) if treated else Watchful()
     with pretending(policy, settings=Settings(host_start_ms=4_000)) as on:
         on.pass_epoch()
@@ -198,7 +198,7 @@ def test_slots_that_do_not_move_for_long_stay_where_they_are(treated: bool) -> N
 
 
 def test_a_host_that_cannot_be_had_is_not_asked_for_again_and_again() -> None:
-    """A cluster may be full. What hosts there are may still be balanced."""
+    """A cluster may be full. The existing hosts may still be balanced."""
     allowed: list[int] = []
 
     def out(vitals: Vitals, bounds: Bounds) -> tuple[Treatment, ...]:
@@ -304,8 +304,8 @@ def test_steering_changes_what_is_named_and_nothing_else() -> None:
         policies = [control.policy for control in on.steps.values()]
         assert [str(policy) for policy in policies] == ["static(3)", "static(3)"]
         assert policies[0] is not policies[1]
-        told = [(e.step, e.facts["name"]) for e in on.loop.journal.last(100)]
-        assert told == [
+        settings = [(e.step, e.facts["name"]) for e in on.loop.journal.last(100)]
+        assert settings == [
             (step, name)
             for name in ("sla", "at_least", "alert", "policy")
             for step in ("ledger", "by-op")
@@ -338,12 +338,12 @@ def test_a_policy_that_fails_is_journalled_and_asked_again() -> None:
         on.pass_epoch()
         on.pass_epoch()
         assert policy.asked["sums"] >= 2
-        assert on.told() == [("refused", 0)], "the same is told once"
+        assert on.told() == [("refused", 0)], "a repeated refusal is journalled once"
 
 
 @pytest.mark.parametrize(("unread", "grows"), [(0, False), (2_000_000, True)])
 def test_what_waits_in_the_sources_calls_for_hosts(unread: int, grows: bool) -> None:
-    """Epochs are bounded, so that each is small and quick, while a backlog of hours waits behind them."""
+    """Epochs are bounded, so each is small and fast while a backlog of hours waits in the sources."""
     with pretending("switch") as on:
         on.loop._unread = lambda: unread
         for _ in range(8):

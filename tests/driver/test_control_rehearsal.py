@@ -1,4 +1,4 @@
-"""What the control loop compiles: all of it before it takes its lock."""
+"""The kernels that the control loop compiles: all of them before it takes its lock."""
 
 from __future__ import annotations
 

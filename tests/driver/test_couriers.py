@@ -1,4 +1,4 @@
-"""The crew of live couriers: who is given up when a run ends."""
+"""The crew of live couriers: couriers that are given up at the end of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.wire.flight import TokenServer
 
 
 class NoJobs:
-    """Jobs of couriers that come by themselves."""
+    """Jobs of couriers that start by themselves."""
 
     def __init__(self) -> None:
         self.ended: list[str] = []
@@ -55,10 +55,10 @@ def test_a_courier_that_is_gone_when_a_run_ends_is_not_in_the_next_one() -> None
         crew.halt(0)
         assert crew.ready(crew.names) == ["courier/0"]
         crew.revive(crew.names)
-        assert jobs.ended == [], "Spark tries the task of a process that is gone again by itself"
+        assert jobs.ended == [], "Spark restarts the task of a dead process by itself"
         crew._gone["courier/1"] = (1, time.monotonic() - 3600)
         crew.revive(crew.names)
-        assert jobs.ended == ["courier/1"], "it has not done so for long"
+        assert jobs.ended == ["courier/1"], "Spark has not restarted it for a long time"
     finally:
         servers[0].shutdown()
         crew.stop()

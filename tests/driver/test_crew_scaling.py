@@ -1,4 +1,4 @@
-"""Couriers that follow the load, from the driver's side: who is in which run, and what each reads."""
+"""Couriers that follow the load, from the driver's side: the couriers of each run, and what they read."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def store_in(folder: Path) -> Store:
 
 
 def readers(flow: PretendedFlow) -> list[list[str]]:
-    """What each courier of the newest run reads."""
+    """Partitions that each courier of the newest run reads."""
     return [sorted(order.positions.get(0, {})) for order in flow.couriers.run.values()]
 
 
 def test_a_courier_that_is_too_busy_gets_help_when_that_is_up(tmp_path: Path) -> None:
     with pretended(store_in(tmp_path), source=SOURCE, couriers=1, limits=LIMITS) as flow:
-        flow.couriers.busy_ms = 40.0  # four times, in epochs of 20 to 100 ms
+        flow.couriers.busy_ms = 40.0  # Epochs take 20 to 100 ms.
         flow.start()
         until(lambda: len(flow.couriers.names) > 1)
         runs = len(flow.couriers.orders)
         flow.pass_epochs(3)
-        assert len(flow.couriers.orders) == runs, "rows flow on until the others are there"
+        assert len(flow.couriers.orders) == runs, "rows do not wait for the new couriers"
         flow.couriers.up |= set(flow.couriers.names)
         until(lambda: len(flow.couriers.run) == len(flow.couriers.names))
         assert sorted(p for part in readers(flow) for p in part) == ["p0", "p1", "p2", "p3"]
@@ -44,8 +44,8 @@ def test_couriers_that_are_not_needed_leave_between_two_runs(tmp_path: Path) -> 
         flow.start().pass_epochs(1)
         until(lambda: len(flow.couriers.run) == 1)
         assert readers(flow) == [["p0", "p1", "p2", "p3"]]
-        lasts = [told.last for told in flow.couriers.checkpoints()]
-        assert sum(lasts) == 1, "in good order: nothing was undone"
+        lasts = [checkpoint.last for checkpoint in flow.couriers.checkpoints()]
+        assert sum(lasts) == 1, "runs end regularly: no epoch was undone"
         flow.pass_epochs(2)
         flow.stop()
         (entry,) = flow.journal

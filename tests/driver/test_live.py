@@ -1,4 +1,4 @@
-"""The driver of a live flow, over hosts and couriers that only pretend."""
+"""The driver of a live flow, over simulated hosts and couriers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.trials.ledger import SLOTS
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setattr(Store, "damage", lambda *_: "")  # no delta was ever written
+    monkeypatch.setattr(Store, "damage", lambda *_: "")  # No deltas are written here.
     return Store(str(tmp_path))
 
 
 def positions(store: Store) -> dict[str, int]:
-    """Where the newest manifest says that the one source goes on."""
+    """Positions of the one source in the newest manifest."""
     manifest = store.read_manifest(max(store.epochs()))
     assert manifest is not None
     assert manifest.positions is not None
@@ -54,7 +54,7 @@ def test_a_checkpoint_that_takes_long_is_told(
         flow.couriers.slow = {0}
         flow.start()
         until(lambda: flow.runner.waiting.startswith("epoch 0: waiting for hosts and the sink"))
-        until(lambda: len(flow.couriers.checkpoints()) == 4)  # no more are told
+        until(lambda: len(flow.couriers.checkpoints()) == 4)  # No further checkpoints begin.
         checkpoints = flow.couriers.checkpoints()
         flow.couriers.slow = set()
         for checkpoint in checkpoints:
@@ -153,7 +153,7 @@ def test_a_move_is_a_message_and_a_slot_moves_once_in_an_epoch(store: Store) -> 
 
 
 def test_a_manifest_has_the_routes_of_its_own_point(store: Store) -> None:
-    """A move behind a checkpoint is not in its manifest, even if that is written later."""
+    """A move after a checkpoint is not in its manifest, even if that is written later."""
     with pretended(store, every_ms=100) as flow:
         flow.start().pass_epochs(1)
         flow.hosts.slow = {A, B}
@@ -298,7 +298,7 @@ def test_a_lost_courier_gives_its_partitions_to_the_others_until_it_is_back(stor
 
 @pytest.mark.parametrize("patience_ms", [0, 1_200])
 def test_runs_without_a_manifest_between_them_are_bounded(store: Store, patience_ms: int) -> None:
-    """In number and, while somebody cannot be reached, in time."""
+    """They are bounded in number and, while a process cannot be reached, in time."""
     settings = Settings(epoch_runs=3, rpc_timeout_ms=patience_ms or 120_000)
     error = HostLostError("a link broke") if patience_ms else ProtocolError("a message too many")
     with pretended(store, settings=settings) as flow:
@@ -346,8 +346,8 @@ def test_windows_close_when_all_input_has_ended_and_slots_move_no_more(store: St
         flow.couriers.ends_with = 2
         flow.start()
         assert flow.outcome.result(10) == "finished"
-        told = [message.checkpoint for _, message in flow.couriers.messages]
-        closing = [one.epoch for one in told if one is not None and one.closes]
+        checkpoints = [message.checkpoint for _, message in flow.couriers.messages]
+        closing = [one.epoch for one in checkpoints if one is not None and one.closes]
         assert closing[0] > 2
         assert store.epochs()[-1] in closing
 

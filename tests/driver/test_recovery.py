@@ -1,4 +1,4 @@
-"""The line that says that all is well again: when it comes, and when it does not."""
+"""The log line that says that all is well again: when it is written, and when not."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_flow_without_faults_says_nothing(
 ) -> None:
     for epoch in range(3):
         recovery.begin(epoch)
-        recovery.back(HOST)  # it has registered for the first time
+        recovery.back(HOST)  # It registers for the first time.
         assert not recovery.durable(epoch)
     assert not caplog.records
 

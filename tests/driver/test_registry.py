@@ -1,4 +1,4 @@
-"""What the driver keeps of couriers' errors."""
+"""Couriers' errors in the driver's registry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.wire.addresses import LOOPBACK
 
 @pytest.mark.parametrize("kind", [HostLostError, ChangedInputError])
 def test_why_a_run_was_given_up_stays_known(kind: type[PenstockError]) -> None:
-    """Its jobs are then cancelled, and other couriers tell that their inputs broke off."""
+    """The run's jobs are then cancelled, and other couriers report that their inputs broke off."""
     cancelled = list[tuple[int, int]]()
     registry = Registry(
         LOOPBACK, Access("token"), lambda epoch, run: cancelled.append((epoch, run))
@@ -29,7 +29,7 @@ def test_why_a_run_was_given_up_stays_known(kind: type[PenstockError]) -> None:
                 registry.actions["trouble"]({"epoch": 7, "run": number, "error": to_wire(error)})
             assert str(registry.trouble()) == str(why)
         assert cancelled == [(7, number) for number in range(6)]
-        # of a run that is over nothing is kept
+        # Errors of a run that is over are dropped.
         registry.actions["trouble"]({"epoch": 7, "run": 0, "error": to_wire(cut)})
         assert str(registry.trouble()) == str(why)
 

@@ -1,4 +1,4 @@
-"""A boundary gives every slot an owner, whoever dies or is avoided meanwhile."""
+"""Every slot has an owner after a boundary, even if hosts die or are avoided meanwhile."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ A, B = (HostId(f"{STEP.id}/{n}") for n in range(2))
 
 @dataclass
 class PretendedFleet:
-    """Hosts that are up or not, as the test says."""
+    """Hosts that are up or not, as the test sets it."""
 
     up: set[HostId] = field(default_factory=set)
     avoids: set[str] = field(default_factory=set)
     gone: list[HostId] = field(default_factory=list)
     dies: list[HostId] = field(default_factory=list)
-    """Hosts that die when somebody has looked who is up."""
+    """Hosts that die after the check of which hosts are up."""
     owned: dict[HostId, tuple[int, ...]] = field(default_factory=dict)
     going: set[HostId] = field(default_factory=set)
     """Hosts whose executors are being decommissioned."""
     started: set[HostId] = field(default_factory=lambda: {A, B})
 
     def ready(self, hosts: Iterable[HostId]) -> list[HostId]:
-        found = [host for host in hosts if host in self.up]
+        up = [host for host in hosts if host in self.up]
         self.up -= set(self.dies)
-        return found
+        return up
 
     def lost(self) -> list[HostId]:
         gone, self.gone = self.gone, []
         return gone
 
     def wait_for(self, hosts: Sequence[HostId], enough: int) -> None:
-        assert len([host for host in hosts if host in self.up]) >= enough, "it would wait for ever"
+        assert len([host for host in hosts if host in self.up]) >= enough, "it would wait forever"
 
     def avoided(self, epoch: int) -> set[str]:
         return self.avoids

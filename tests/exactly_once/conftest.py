@@ -1,4 +1,4 @@
-"""What all proofs of exactly once have in common."""
+"""Marks and settings of all tests of exactly once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 _MANY = 6
-"""Cases of one test above which `make test` runs about half of them, and `make test-faults` all."""
+"""Number of cases of one test above which `make test` runs about half, and `make test-faults` all."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before the slow ones are left out

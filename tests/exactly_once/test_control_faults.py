@@ -1,4 +1,4 @@
-"""The proof that control neither loses nor repeats a record, nor gets stuck, whatever dies under it."""
+"""Scaling under faults: no record is lost or repeated, and control does not get stuck."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ from tests.trials.trial import (
 )
 
 GIVE_UP = SETTINGS.host_start_ms // 1000 + 2
-"""Epochs of a second until nobody waits any more for a host that does not come up."""
+"""Epochs of a second after which control gives up a host that does not come up."""
 LATER = ("host.compact", "driver.layout", "driver.clean")
-"""These points are passed some time after an epoch."""
+"""Fault points that are passed some time after an epoch."""
 
 
 def at(point: str, do: Callable[[], None]) -> Fault:
-    """Do this when the point is passed, by whomever."""
+    """A fault that calls `do` when any process passes the point."""
 
     def happen(where: Mapping[str, object]) -> None:
         do()
@@ -73,7 +73,7 @@ def killing(flow: ControlTrial, hosts: set[HostId]) -> Callable[[], None]:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_fault_at_each_point_while_slots_move_to_new_hosts(tmp_path: Path, point: str) -> None:
-    """Two new hosts at once for each of two steps."""
+    """Two steps get two new hosts each at once."""
     needs = NEEDS.get(point, {}) | {"settings": OFTEN}
     with control_trial("chain", str(tmp_path), Obedient(), **needs) as flow:
         flow.take(Turn(1))
@@ -87,7 +87,7 @@ def test_a_fault_at_each_point_while_slots_move_to_new_hosts(tmp_path: Path, poi
 
 @pytest.mark.parametrize("point", list(POINTS)[::3])
 def test_a_host_of_a_treatment_dies_at_each_third_point(tmp_path: Path, point: str) -> None:
-    """Where slots leave, or where they come: out to new hosts, back in again, out again, back."""
+    """The host that gives slots away dies, or the one that gets them; slots go out and back in twice."""
     needs = NEEDS.get(point, {}) | {"settings": OFTEN}
     with control_trial("sums", str(tmp_path), Obedient(), **needs) as flow:
         flow.take(Turn(1))
@@ -103,7 +103,7 @@ def test_a_host_of_a_treatment_dies_at_each_third_point(tmp_path: Path, point: s
                 flow.rest()
             assert faults.fired or order is gather, "the point was not passed"
             if faults.fired and point not in LATER:
-                assert len(flow.entries("host lost")) > lost, "nobody tells of the loss"
+                assert len(flow.entries("host lost")) > lost, "the journal has no entry of the loss"
             assert len(flow.entries("began")) == len(flow.entries("done", "failed")) == number + 1
         assert not flow.cluster.deaths["driver"]
         assert len(flow.cluster.relocation.hosts("sums")) == 4
@@ -114,7 +114,7 @@ def test_a_host_of_a_treatment_dies_at_each_third_point(tmp_path: Path, point: s
 
 
 def test_what_was_decided_early_holds_when_the_epoch_is_run_again(tmp_path: Path) -> None:
-    """A host dies while new ones are started: they get their slots in the next run already."""
+    """A host dies while new ones start: the new ones get their slots in the next run of the epoch."""
     policy = Obedient()
     with control_trial("sums", str(tmp_path), policy) as flow:
         flow.epoch(everything("sums"))
@@ -141,7 +141,7 @@ def test_what_was_decided_early_holds_when_the_epoch_is_run_again(tmp_path: Path
 def test_the_driver_dies_in_the_middle_of_a_treatment(
     tmp_path: Path, migration: str, epochs: int
 ) -> None:
-    """The next one knows nothing of it, and begins with the hosts of its start."""
+    """The next driver knows nothing of the treatment, and begins with the hosts of its start."""
     with control_trial("sums", str(tmp_path), Obedient(), hosts=1, migration=migration) as flow:
         flow.epoch(everything("sums"))
         flow.order(spread)
@@ -162,11 +162,11 @@ def test_the_driver_dies_in_the_middle_of_a_treatment(
 
 @pytest.mark.parametrize("number", range(3))
 def test_hosts_and_slots_never_rest(tmp_path: Path, number: int) -> None:
-    """Nothing fails: every treatment is done, and is in force then."""
+    """Nothing fails: every treatment ends, and its changes then hold."""
     name, migration = sorted(FLOWS)[number % 3], MIGRATIONS[number]
-    given: dict[str, Any] = {"migration": migration, "memory_limit": MEMORY[number // 2]}
+    options: dict[str, Any] = {"migration": migration, "memory_limit": MEMORY[number // 2]}
     policy = Restless(number)
-    with control_trial(name, str(tmp_path), policy, at_least=2, at_most=5, **given) as flow:
+    with control_trial(name, str(tmp_path), policy, at_least=2, at_most=5, **options) as flow:
         for seed in range(8):
             flow.take(Turn(seed))
         flow.rest()
@@ -182,7 +182,7 @@ def test_hosts_and_slots_never_rest(tmp_path: Path, number: int) -> None:
 
 
 def tell_story(flow: ControlTrial, pick: random.Random, epochs: int, most: int) -> None:
-    """Treatments, mishaps, requests, deaths, restarts, and hosts that do not come up."""
+    """Run epochs with treatments, mishaps, requests, deaths, restarts, and hosts that do not come up."""
     for _ in range(epochs):
         flow.cluster.start_faults = unborn(flow, pick) if pick.random() < 0.25 else {}
         requests = pick.choice((0, 0, 1))
@@ -245,7 +245,7 @@ def test_a_thousand_faults_under_control(
 
 
 def give_up(flow: ControlTrial) -> None:
-    """Let the time pass in which a host may come up."""
+    """Let the time pass in which a new host may come up."""
     for turn in range(GIVE_UP):
         flow.take(Turn(turn))
     flow.rest()
@@ -253,7 +253,7 @@ def give_up(flow: ControlTrial) -> None:
 
 @pytest.mark.parametrize("birth", ["dies", "waits"])
 def test_a_new_host_that_never_comes_up_is_given_up(tmp_path: Path, birth: str) -> None:
-    """What has moved for the treatment stays moved, nothing else does, and the next one succeeds."""
+    """Slots that have moved stay, no others move, and the next treatment succeeds."""
     with control_trial("sums", str(tmp_path), Obedient(), hosts=1) as flow:
         flow.epoch(everything("sums"))
         flow.cluster.start_faults = {"sums/2": birth}  # type: ignore[dict-item]
@@ -292,7 +292,7 @@ def test_a_new_host_that_comes_up_at_last_is_worth_waiting_for(tmp_path: Path) -
 def test_a_new_host_dies_for_good_as_it_gets_its_first_slots(
     tmp_path: Path, migration: str
 ) -> None:
-    """The epoch does not wait for it, and in the end nobody does."""
+    """The epoch does not wait for the host, and in the end control does not either."""
     with control_trial("sums", str(tmp_path), Obedient(), migration=migration) as flow:
         flow.epoch(everything("sums"))
         targets = {one.target for one in flow.order(spread)}
@@ -308,7 +308,7 @@ def test_a_new_host_dies_for_good_as_it_gets_its_first_slots(
 
 
 def test_a_host_that_dies_for_good_does_not_keep_control_waiting(tmp_path: Path) -> None:
-    """No treatment was under way. Its slots stay with those that took them."""
+    """No treatment is under way. The dead host's slots stay with the hosts that took them."""
     with control_trial("sums", str(tmp_path), Obedient()) as flow:
         flow.epoch(everything("sums"))
         flow.cluster.start_faults = {"sums/1": "waits"}
@@ -330,7 +330,7 @@ def test_a_host_that_dies_for_good_does_not_keep_control_waiting(tmp_path: Path)
 
 
 def test_slots_that_move_one_by_one_are_not_given_up(tmp_path: Path) -> None:
-    """However long it takes: as long as slots move there is nothing to give up."""
+    """A treatment is not given up as long as slots move, however long that takes."""
     with control_trial("sums", str(tmp_path), Obedient(), hosts=1, migration="fluid") as flow:
         flow.epoch(everything("sums"))
         flow.order(spread)

@@ -1,4 +1,4 @@
-"""Settings that change under an elastic flow, dry runs, and policies that want what cannot be."""
+"""Settings that change in an elastic flow, dry runs, and policies with impossible decisions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_steering_while_a_treatment_is_under_way(tmp_path: Path) -> None:
-    """The treatment ends as it began; what comes after it goes by the new settings."""
+    """The treatment ends as it began; later ones follow the new settings."""
     with control_trial("sums", str(tmp_path), Obedient(), migration="fluid") as flow:
         flow.epoch(everything("sums"))
         flow.order(spread)
@@ -56,7 +56,7 @@ def test_steering_while_a_treatment_is_under_way(tmp_path: Path) -> None:
 
 
 def out(vitals: Vitals, hosts: int) -> list[Treatment]:
-    """A new host for each of so many slots; the last ones have none."""
+    """A treatment with a new host for each of the first `hosts` slots."""
     return [
         Treatment("scale_out", (n,) if n < 8 else (), vitals.hosts[int(n >= 4)], new_host(n), "")
         for n in range(hosts)
@@ -117,7 +117,7 @@ def test_nonsense_is_journalled_and_the_flow_goes_on(tmp_path: Path, order: Orde
         flow.take(Turn(2))
         (refused,) = flow.entries("failed", "refused")
         assert NONSENSE[order] in refused.text
-        assert set(flow.cluster.fleet._members) == {"sums/0", "sums/1"}, "hosts that nobody wants"
+        assert set(flow.cluster.fleet._members) == {"sums/0", "sums/1"}, "unwanted hosts"
         assert sorted(flow.cluster.jobs.live) == ["sums/0", "sums/1"]
         flow.order(spread)
         flow.rest()
@@ -133,5 +133,5 @@ def test_a_policy_that_answers_nothing(tmp_path: Path) -> None:
     with control_trial("sums", str(tmp_path), Silent()) as flow:
         for seed in range(3):
             flow.take(Turn(seed))
-        assert len(flow.entries("refused")) == 1, "the same is told once"
+        assert len(flow.entries("refused")) == 1, "a repeated refusal is journalled once"
         flow.check()

@@ -1,4 +1,4 @@
-"""A newest version with a damaged file: the version before it and the epoch once more give the same."""
+"""A damaged file in the newest version: the version before it and a second run of the epoch repair it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KINDS = ("manifest", "layout", "delta", "run")
 
 
 class SparkLog:
-    """Spark's part of a checkpoint: what was begun, and what was committed."""
+    """Spark's part of a checkpoint: the epochs begun and committed."""
 
     def __init__(self, checkpoint: Path) -> None:
         self.checkpoint = checkpoint
@@ -46,7 +46,7 @@ class SparkLog:
             (self.checkpoint / name / file).write_text("v1")
 
     def begun(self) -> int:
-        """The epoch that Spark begins with: one that it has not committed, or the next."""
+        """The epoch that Spark starts with: the one that it has not committed, or the next."""
         newest = {
             name: max((int(f.name) for f in (self.checkpoint / name).glob("[0-9]*")), default=-1)
             for name in ("offsets", "commits")
@@ -55,7 +55,7 @@ class SparkLog:
 
 
 def newest_file(store: Store, kind: str, version: int) -> str:
-    """A file that this version has added."""
+    """A file that was added by this version."""
     chain = store.chain(version)
     if kind == "manifest":
         return store.manifest_files()[version]
@@ -66,7 +66,7 @@ def newest_file(store: Store, kind: str, version: int) -> str:
 
 
 def run_until_damaged(flow: Trial, log: SparkLog, kind: str, how: str) -> list[list[object]]:
-    """Run epochs until the newest version has a file of this kind of its own, and damage that."""
+    """Run epochs until the newest version has its own file of this kind, and damage the file."""
     store = Store(flow.cluster.store)
     layouts = set[str]()
     for seed in range(20):
@@ -96,7 +96,7 @@ def test_a_damaged_newest_version(
         rows = run_until_damaged(flow, log, kind, how)
         on = flow.cluster
         newest = on.epoch - 1
-        given = on.output(newest)
+        output = on.output(newest)
         on.restart()
         with caplog.at_level("WARNING"):
             version = version_to_resume(log.folder, Store(on.store))
@@ -107,7 +107,7 @@ def test_a_damaged_newest_version(
         on.epoch = log.begun()
         assert on.epoch == newest
         on.run(rows)
-        assert on.output(newest) == given
+        assert on.output(newest) == output
         assert Store(on.store).damage(newest) == ""
         for seed in range(3):
             flow.take(Turn(seed))
@@ -115,7 +115,7 @@ def test_a_damaged_newest_version(
 
 
 def test_where_sparks_log_does_not_allow_it_nothing_is_taken_back(tmp_path: Path) -> None:
-    """Spark replays one epoch only: it has begun another one behind the damaged one."""
+    """Spark replays one epoch only, and it has already begun the one after the damaged epoch."""
     log = SparkLog(tmp_path)
     with trial("sums", str(tmp_path / "penstock"), hosts=1) as flow:
         run_until_damaged(flow, log, "delta", "cut")
@@ -145,9 +145,9 @@ def test_the_first_epoch_is_run_again_from_nothing(tmp_path: Path) -> None:
         store = Store(flow.cluster.store)
         DAMAGES["flipped"](Path(flow.cluster.store) / newest_file(store, "manifest", 0))
         assert version_to_resume(log.folder, store) == -1
-        given = flow.cluster.output(0)
+        output = flow.cluster.output(0)
         flow.cluster.restart()
         flow.cluster.epoch = log.begun()
         flow.cluster.run(flow.rows(Turn(1)))
-        assert flow.cluster.output(0) == given
+        assert flow.cluster.output(0) == output
         flow.check()

@@ -1,4 +1,4 @@
-"""The proof of exactly once for windows, sessions, joins and tops: whatever fails, and whenever."""
+"""Windows, sessions, joins and tops are exactly once, whatever fails, and whenever."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from tests.trials.trial import (
 ALL_SLOTS = tuple(range(SLOTS))
 HOUR_MS = 3_600_000
 AT_A_POINT = 2
-"""So many of the flows are tried at each fault point, others at the next one."""
+"""Number of flows that are tried at each fault point; the next point gets others."""
 
 
 def shares() -> list[tuple[str, str]]:
-    """(fault point, flow): every flow has its share of points, and every point of flows."""
+    """Pairs (fault point, flow): every flow gets some points, and every point some flows."""
     names = list(CASES)
     return [
         (point, names[(number * AT_A_POINT + turn) % len(names)])
@@ -55,7 +55,7 @@ def shares() -> list[tuple[str, str]]:
 
 
 def moves(flow: EventTrial) -> tuple[Request, ...]:
-    """All slots of all steps go to another host than most are on."""
+    """Requests that move all slots of all steps to the host with the fewest slots."""
     made = []
     for number, step in enumerate(flow.cluster.flow.keyed):
         slots = {host: len(held) for _, host, held in flow.cluster.relocation.owners()}
@@ -67,7 +67,7 @@ def moves(flow: EventTrial) -> tuple[Request, ...]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_without_a_fault(tmp_path: Path, name: str) -> None:
-    """What comes in time is counted, what does not is told of, and nothing is left in the end."""
+    """Rows in time are counted, late rows are reported, and no state is left in the end."""
     behind = MOSTLY_IN_TIME if CASES[name].closes else IN_TIME
     with event_trial(name, str(tmp_path), behind) as flow:
         for seed, gap_ms in enumerate((1000, 3000, 500)):
@@ -78,7 +78,7 @@ def test_without_a_fault(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(("point", "name"), shares())
 def test_a_fault_at_each_point(tmp_path: Path, point: str, name: str) -> None:
-    """Only the death of the driver ends a query; and the next one goes on where it was."""
+    """Only the death of the driver ends a query, and the next driver continues where it was."""
     with event_trial(name, str(tmp_path), settings=OFTEN, **NEEDS.get(point, {})) as flow:
         for number, how in enumerate(reversed(hows(point))):
             flow.settle()
@@ -93,7 +93,7 @@ def test_a_fault_at_each_point(tmp_path: Path, point: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name].closes][::2])
 def test_faults_while_everything_closes(tmp_path: Path, name: str) -> None:
-    """The last epochs close all that is open: they too give everything once."""
+    """The last epochs close all open windows: their output is exactly once too."""
     mishaps = (
         Mishap("host.applied", "break"),
         Mishap("courier.closed", "linger"),
@@ -112,7 +112,7 @@ def test_faults_while_everything_closes(tmp_path: Path, name: str) -> None:
     [(name, MIGRATIONS[number % len(MIGRATIONS)]) for number, name in enumerate(CASES)],
 )
 def test_slots_move_under_a_flow(tmp_path: Path, name: str, migration: str) -> None:
-    """Moves, scale-out, scale-in and a restart, with state that memory does not hold."""
+    """Moves, scale-out, scale-in and a restart, with more state than fits into memory."""
     with event_trial(name, str(tmp_path), hosts=1, migration=migration) as flow:
         flow.take(Turn(0))
         for seed, request in enumerate(
@@ -136,7 +136,7 @@ def test_slots_move_under_a_flow(tmp_path: Path, name: str, migration: str) -> N
     [("tumbling", 1), ("late-session", 6_000), ("interval", 1), ("enriched", 1), ("hot", 6_000)],
 )
 def test_state_that_memory_does_not_hold(tmp_path: Path, name: str, limit: int) -> None:
-    """What falls due is fetched, and so is what rows come for."""
+    """State that is due is fetched from the store, and so is the state of arriving rows."""
     with event_trial(name, str(tmp_path), memory_limit=limit) as flow:
         for seed in range(5):
             flow.take(Turn(seed, rows=40, gap_ms=GAPS_MS[seed % len(GAPS_MS)]))
@@ -146,7 +146,7 @@ def test_state_that_memory_does_not_hold(tmp_path: Path, name: str, limit: int) 
 
 @pytest.mark.parametrize("name", ["by-clock", "tumbling", "partitions"])
 def test_a_clock_that_is_set_back_and_forth(tmp_path: Path, name: str) -> None:
-    """A window by processing time closes once, and a source is not idle before its time."""
+    """A processing-time window closes once, and a source does not become idle too early."""
     steps = (1000, -HOUR_MS, 500, HOUR_MS, 1000, -HOUR_MS, 3000, HOUR_MS, 2000)
     with event_trial(name, str(tmp_path), settings=OFTEN) as flow:
         for seed, gap_ms in enumerate(steps):
@@ -157,7 +157,7 @@ def test_a_clock_that_is_set_back_and_forth(tmp_path: Path, name: str) -> None:
 
 
 def test_an_epoch_that_is_run_again_is_not_earlier(tmp_path: Path) -> None:
-    """The driver dies when the manifest is written; the clock of the next one is an hour behind."""
+    """The driver dies when the manifest is written; the next driver's clock is an hour behind."""
     with event_trial("by-clock", str(tmp_path)) as flow:
         flow.take(Turn(1))
         on = flow.cluster
@@ -178,7 +178,7 @@ def test_an_epoch_that_is_run_again_is_not_earlier(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("migration", ["all_at_once", "batched(3)", "pause"])
 def test_hosts_leave_though_memory_is_full(tmp_path: Path, migration: str) -> None:
-    """Their slots never become complete elsewhere, but the store has all that is evicted there."""
+    """Their slots are never complete in other hosts' memory, but the store has all evicted state."""
     with event_trial(
         "tumbling", str(tmp_path), hosts=3, migration=migration, memory_limit=1
     ) as flow:

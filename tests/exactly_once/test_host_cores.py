@@ -1,4 +1,4 @@
-"""Plain hosts with several workers each: parts of their state are shared, and nothing else changes."""
+"""Hosts with several workers each: workers share the parts of the state, and results do not change."""
 
 from __future__ import annotations
 

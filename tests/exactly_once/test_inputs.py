@@ -1,4 +1,4 @@
-"""Inputs that break off between two batches, or are another one when a task is tried again."""
+"""Inputs that break off between two batches, or differ when a task is tried again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.trials.trial import FLOWS, RUNS, How, Mishap, Turn, everything, trial
 @pytest.mark.parametrize("how", ["cut", "shorten"])
 @pytest.mark.parametrize("name", FLOWS)
 def test_no_row_behind_the_break_is_lost(tmp_path: Path, name: str, how: How) -> None:
-    """Where the end mark is missing the task alone is tried again, else the whole epoch."""
+    """If the end mark is missing, only the task is tried again, otherwise the whole epoch."""
     with trial(name, str(tmp_path), hosts=3) as flow:
         for seed, hit in enumerate((1, 2, 3)):
             runs = flow.take(Turn(seed, partitions=3, mishaps=(Mishap("courier.read", how, hit),)))
@@ -42,7 +42,7 @@ def test_an_input_that_breaks_off_again_and_again(tmp_path: Path) -> None:
 def test_a_source_that_gives_other_rows_each_time_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each run meets it, so the query fails, and says why; nothing of the epoch counts."""
+    """Every run fails on it, so the query fails with the reason; nothing of the epoch counts."""
     with trial("sums", str(tmp_path), hosts=2) as flow:
         flow.take(Turn(0))
         epoch, parts = flow.cluster.epoch, everything("sums")
@@ -69,7 +69,7 @@ def test_a_source_that_gives_other_rows_each_time_is_refused(
 def test_a_batch_that_does_not_reach_its_host_is_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The close mark counts it, so the host takes nothing in, and Spark tries the task again."""
+    """The close mark has the number of rows, so the host applies nothing, and Spark tries the task again."""
     write, first = Channels.write, iter([True])
 
     def losing(self: Channels, host: int, batch: pa.RecordBatch) -> None:

@@ -1,4 +1,4 @@
-"""Machines that are taken away in good order: nothing is lost, and no epoch runs twice."""
+"""Planned removal of machines: nothing is lost, and no epoch runs twice."""
 
 from __future__ import annotations
 

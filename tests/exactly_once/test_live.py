@@ -1,4 +1,4 @@
-"""State of a live flow is exactly once: what every key has counted is what a batch would count."""
+"""State of a live flow is exactly once: every key's count is that of a batch computation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def slow(*values: str) -> list[Any]:
 
 
 class LiveTrial:
-    """A live flow of sums, and the twin that it must agree with."""
+    """A live flow of sums, and the model that it must agree with."""
 
     def __init__(self, cluster: LiveCluster, by_name: dict[str, Tap], seed: int) -> None:
         self.cluster, self.taps = cluster, list(by_name.values())
@@ -48,7 +48,7 @@ class LiveTrial:
         self._pick.choice(self.taps).give(pa.RecordBatch.from_pylist(rows, NUMBERS))
 
     def counted(self) -> dict[int, tuple[Any, ...]]:
-        """What each key last told, and so holds."""
+        """The last output of each key: its current count."""
         newest: dict[int, tuple[Any, ...]] = {}
         for row in self.cluster.sink.all_rows():
             if row["n"] >= newest.get(row["k"], (0, 0, 0))[2]:
@@ -56,7 +56,7 @@ class LiveTrial:
         return newest
 
     def check(self) -> None:
-        """All rows that were given are counted, and none twice."""
+        """Assert that all rows are counted, and none twice."""
         self._give([{"k": key, "v": 0} for key in range(KEYS)])
         twin = SumsTwin()
         wanted = {row[0]: row for row in twin.epoch(self._rows, 0)}
@@ -141,13 +141,13 @@ DRIVER_POINTS = [
 
 
 def shake(trial: LiveTrial, turns: int = 4) -> None:
-    """Let rows flow, slots move and hosts come and go."""
+    """Let rows flow, slots move, and hosts come and go."""
     cluster = trial.cluster
     trial.give()
     cluster.pass_epochs(1)
     for turn in range(turns):
         trial.give()
-        with suppress(SettingError):  # the driver died, and its successor has other hosts
+        with suppress(SettingError):  # The driver died, and the next one has other hosts.
             if turn % 2:
                 cluster.relocation.scale(STEP.id, 2 + turn % 3)
             else:

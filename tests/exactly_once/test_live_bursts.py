@@ -1,5 +1,5 @@
-"""Live flows of which some rows go to burst workers: whatever these do and whoever dies, what comes out is
-what a batch gives."""
+"""Live flows that send some rows to burst workers: whatever workers do and whichever process dies, the
+output is that of a batch computation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.trials.stories import many_faults
 from tests.trials.trial import MIGRATIONS
 
 SOON_MS = 60
-"""Milliseconds after which burst workers that hang are given up."""
+"""Milliseconds after which hanging burst workers are given up."""
 NAMES = [
     name
     for name, subject in SUBJECTS.items()
@@ -52,7 +52,7 @@ NAMES = [
     )
 ]
 SOME = NAMES[::3]
-"""Flows that are tried each time; the others where there is time."""
+"""Flows that every run of the tests tries; the others only run in longer test runs."""
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def helped_trial(
     [pytest.param(name, marks=[] if name in SOME else [pytest.mark.slow]) for name in NAMES],
 )
 def test_whatever_becomes_of_burst_workers(tmp_path: Path, name: str) -> None:
-    """While slots go back and forth."""
+    """Slots move back and forth meanwhile."""
     migration = MIGRATIONS[NAMES.index(name) % len(MIGRATIONS)]
     with helped_trial(name, tmp_path, migration=migration) as (trial, by):
         for _ in range(2):
@@ -122,7 +122,7 @@ def test_couriers_die_again_and_again(tmp_path: Path, point: str) -> None:
 
 @pytest.mark.parametrize("point", ["driver.committed", "courier.flushed"])
 def test_no_row_is_with_burst_workers_when_its_epoch_is_durable(tmp_path: Path, point: str) -> None:
-    """Whoever dies just then would lose it."""
+    """A death at that moment would lose it."""
     with helped(SUBJECTS["sums"].flow, {"hang": 1}, 1, deadline_ms=150) as by:
         by.chance = 1.0
         with subject_trial("sums", tmp_path, helped=by, checkpoint_ms=20) as trial:
@@ -130,14 +130,14 @@ def test_no_row_is_with_burst_workers_when_its_epoch_is_durable(tmp_path: Path, 
             with armed(Fault(point, hits=(2, 5, 8))) as faults:
                 for _ in range(40):
                     trial.give(batches=1)
-                    time.sleep(0.02)  # a few batches for each checkpoint
+                    time.sleep(0.02)  # A few batches per checkpoint.
                     if len(faults.fired) == 3:
                         break
                 trial.check()
             assert faults.fired
 
 
-def told(name: str, seed: int, store: Path, mishaps: int, did: Counter[str]) -> Counter[str]:
+def run_story(name: str, seed: int, store: Path, mishaps: int, did: Counter[str]) -> Counter[str]:
     with helped(SUBJECTS[name].flow, ANYHOW, seed, SOON_MS) as by:
         fired = tell(name, seed, store, mishaps, helped=by)
     did.update(by.workers.did)
@@ -147,7 +147,7 @@ def told(name: str, seed: int, store: Path, mishaps: int, did: Counter[str]) -> 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_story(tmp_path: Path, seed: int) -> None:
     did = Counter[str]()
-    told(NAMES[(5 * seed) % len(NAMES)], seed, tmp_path, 3, did)
+    run_story(NAMES[(5 * seed) % len(NAMES)], seed, tmp_path, 3, did)
     assert did
 
 
@@ -158,14 +158,14 @@ def test_hundreds_of_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
     def one(story: int, pick: random.Random) -> Counter[str]:
         name, seed = NAMES[story % len(NAMES)], 2_000 + story
-        return told(name, seed, tmp_path / str(story), pick.randint(1, 5), did)
+        return run_story(name, seed, tmp_path / str(story), pick.randint(1, 5), did)
 
     assert set(BURST_POINTS) <= set(many_faults(300, one, capsys))
     assert set(did) == set(ANYHOW)
 
 
 def test_nothing_is_done_twice_when_all_is_well(tmp_path: Path) -> None:
-    """No answer is refused: what burst workers give is what hosts take; and all rows are told of."""
+    """Hosts reject no answer of burst workers, and all offloaded rows are reported."""
     with helped(SUBJECTS["sums"].flow, WELL, 1, 10_000) as by:
         by.chance = 1.0
         with subject_trial("sums", tmp_path, helped=by) as trial:
@@ -182,9 +182,9 @@ def test_nothing_is_done_twice_when_all_is_well(tmp_path: Path) -> None:
                 trial.cluster.pass_epochs(1)
             trial.check()
             rows = len(trial.rows)
-    told = [one for report in seen for one in report.offloaded]
-    assert told
-    assert all(not one.failures and not one.returned for one in told)
+    reports = [one for report in seen for one in report.offloaded]
+    assert reports
+    assert all(not one.failures and not one.returned for one in reports)
     assert sum(sum(report.latency_counts) for report in seen) == rows
 
 
@@ -211,7 +211,7 @@ class Kept:
 def test_control_lets_burst_workers_help_and_every_row_counts_once(
     tmp_path: Path, chances: Chances
 ) -> None:
-    """One host of 1,000 rows a second, and a load of 3,000 for a while. Couriers die meanwhile."""
+    """One host of 1,000 rows per second gets 3,000 for a while. Couriers die meanwhile."""
     rows = 9_000
     source = rate(shape("burst(500, 6, 3s, 2s)"), rows=rows, keys=40, partitions=2)
     plan = AggregatePlan(source.schema, ["key"], {"n": count()})

@@ -1,4 +1,4 @@
-"""Hosts of a live flow follow the load: nothing is lost, and what was decided can be decided again."""
+"""Hosts of a live flow follow the load: nothing is lost, and decisions can be replayed."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from tests.trials.live_cluster import LiveCluster
 STEP = SUMS.keyed[0].id
 
 
-def told(cluster: LiveCluster, event: str) -> list[Entry]:
+def entries(cluster: LiveCluster, event: str) -> list[Entry]:
     return [entry for entry in cluster.journal if entry.event == event]
 
 
 def replayed(cluster: LiveCluster) -> list[Entry]:
-    """The journal that another machine tells of the same events."""
+    """The journal that another control machine writes for the same events."""
     opening, *events = cluster.recorded
     assert cluster.elastic is not None
     machine = machine_of(opening, cluster.elastic)
-    given = [one for event in events for one in machine.handle(event)]
-    return [one.entry for one in given if isinstance(one, Tell)]
+    instructions = [instruction for event in events for instruction in machine.handle(event)]
+    return [instruction.entry for instruction in instructions if isinstance(instruction, Tell)]
 
 
 def test_treatments_are_done_in_the_middle_of_the_stream(tmp_path: Path) -> None:
@@ -53,11 +53,11 @@ def test_treatments_are_done_in_the_middle_of_the_stream(tmp_path: Path) -> None
         trial.give()
         policy.orders[STEP] = spread
         trial.give()
-        on.until(lambda: len(told(on, "done")) == 1, "slots have moved to two new hosts")
+        on.until(lambda: len(entries(on, "done")) == 1, "slots have moved to two new hosts")
         assert len(on.relocation.hosts(STEP)) == 4
         trial.give()
         policy.orders[STEP] = gather
-        on.until(lambda: len(told(on, "done")) == 2, "and back")
+        on.until(lambda: len(entries(on, "done")) == 2, "and back")
         assert len(on.relocation.hosts(STEP)) == 2
         trial.give()
         trial.check()
@@ -90,7 +90,7 @@ def test_a_lost_host_is_told(tmp_path: Path) -> None:
         trial.give()
         on.pass_epochs(1)
         on.jobs.kill(f"{STEP}/1")
-        on.until(lambda: told(on, "host lost"), "it was told")
+        on.until(lambda: entries(on, "host lost"), "it was told")
         trial.give()
         trial.check()
 
@@ -116,7 +116,7 @@ def test_a_driver_that_dies_under_a_treatment_is_followed_by_another(
 def paced(
     load: str, rows: int | None, store: Path, elastic: Elastic, hosts: int = 1
 ) -> LiveCluster:
-    """Counts of keys."""
+    """A flow of counts by key on hosts with a set pace."""
     source = rate(shape(load), rows=rows, keys=3_000, partitions=2)
     plan = AggregatePlan(source.schema, ["key"], {"n": count()})
     flow = FlowPlan(
@@ -135,7 +135,7 @@ def paced(
 
 
 def test_live_control_and_the_simulator_agree(tmp_path: Path) -> None:
-    """On the same load both come to about as many hosts, and both keep the SLA then."""
+    """For the same load both reach about the same number of hosts, and both then keep the SLA."""
     host_rate, load = 300.0, "steps(150 for 5s, 700 for 60s)"
     seconds = np.arange(400) / 10
     rates = np.repeat(shape(load).rate_at(seconds)[:, np.newaxis] / 32, 32, axis=1)
@@ -156,7 +156,7 @@ def test_live_control_and_the_simulator_agree(tmp_path: Path) -> None:
 
 
 def mean_ms(on: LiveCluster) -> float:
-    """The mean latency of the newest epoch."""
+    """Mean latency of the newest epoch in milliseconds."""
     latency = on.progress[-1].latency if on.progress else None
     return math.inf if latency is None else latency.mean_ms
 
@@ -167,15 +167,15 @@ def test_a_dry_run_only_tells(tmp_path: Path) -> None:
         on = trial.cluster
         policy.orders[STEP] = spread
         trial.give()
-        on.until(lambda: told(on, "decided"), "something was decided")
+        on.until(lambda: entries(on, "decided"), "something was decided")
         on.pass_epochs(2)
-        assert (told(on, "began"), len(on.relocation.hosts(STEP))) == ([], 2)
+        assert (entries(on, "began"), len(on.relocation.hosts(STEP))) == ([], 2)
         trial.check()
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_records_that_wait_for_slow_hosts_are_counted_once(tmp_path: Path, seed: int) -> None:
-    """Twice as many come as hosts can take; slots move with what waits for them, and somebody dies."""
+    """Twice as many rows arrive as hosts can process; slots move with waiting rows, and processes die."""
     policy, pick, rows = Restless(seed, eager=0.2), random.Random(seed), 6_000
     with armed(Fault("host.work", Pace(600.0), hits=())):
         on = paced("steady(2500)", rows, tmp_path, Elastic(policy, at_most=4), hosts=2)
@@ -194,7 +194,7 @@ def test_records_that_wait_for_slow_hosts_are_counted_once(tmp_path: Path, seed:
 
 
 def counted(on: LiveCluster) -> dict[int, int]:
-    """What each key has counted."""
+    """Count of each key."""
     newest: dict[int, int] = {}
     for row in on.sink.all_rows():
         newest[row["key"]] = max(row["n"], newest.get(row["key"], 0))

@@ -1,4 +1,4 @@
-"""Couriers of live flows come, go, change their partitions and die of it: every row counts once."""
+"""Couriers of live flows come, go, change their partitions and die: every row counts once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = list(SUBJECTS)
 
 
 def crew_of(trial: SubjectTrial, couriers: int) -> None:
-    """Wait until a run has so many couriers."""
+    """Wait until a run has this number of couriers."""
     crew = trial.cluster.crew
     trial.cluster.until(lambda: len(crew._run) == couriers and not crew.idle, f"{couriers}")
 
@@ -46,12 +46,12 @@ RENEWAL = (
     "host.seal", "host.sealed", "driver.sealed", "driver.committed", "courier.release",
     "courier.released", "driver.begin", "courier.polled", "courier.sent", "host.round",
 )  # fmt: skip
-"""Points of a renewal, from its last checkpoint to the first rows of the next run."""
+"""Points of a renewal of couriers, from its last checkpoint to the first rows of the next run."""
 
 
 @pytest.mark.parametrize(("number", "point"), list(enumerate(RENEWAL)))
 def test_a_death_at_each_point_of_a_renewal(tmp_path: Path, number: int, point: str) -> None:
-    """Whoever passes it dies, first as a courier comes and then as one goes."""
+    """The process that passes the point dies, first when a courier is added and then when one is removed."""
     name = NAMES[(3 * number) % len(NAMES)]
     with subject_trial(name, tmp_path, transactional="releas" in point or number % 2 == 0) as trial:
         trial.give()
@@ -105,8 +105,8 @@ def test_a_courier_dies_during_a_renewal(
 
 
 def test_couriers_follow_the_load(tmp_path: Path) -> None:
-    """One courier becomes several under load, by the time that their threads take; a flow that is quiet
-    has one again. Every row counts once."""
+    """One courier becomes several under load, by the busy time of their threads; a quiet flow has one
+    again. Every row counts once."""
     rows = 60_000
     source = rate(20_000, rows=rows, partitions=4, keys=50)
     step = KeyedStep("sums", SLOTS, aggregated(source.schema, "key", "value"))

@@ -1,4 +1,4 @@
-"""Every kind of flow in live mode gives what a batch computation gives of the same rows."""
+"""The output of every kind of flow in live mode is that of a batch computation of the same rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Live flows on one host: a whole chain of steps gives what one thread would, whatever happens."""
+"""Live flows on one host: a chain of steps gives the same output as one thread, whatever fails."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ MANY_CORES = replace(SETTINGS, host_cores=3, chunk_rows=5)
 CHAINS = [name for name, subject in SUBJECTS.items() if subject.flow.linear]
 SOME = ("shops", "chained", "diary", "mixed", "hot")
 MOVES = ("host.fetch", "host.fetched", "host.serve", "host.install")
-"""Points that are only passed where slots move."""
+"""Points that are passed only when slots move."""
 PASSED = [point for point in POINTS if point not in MOVES and "releas" not in point]
 BEGINS = ("host.assign", "host.trickle", "driver.assign", "driver.begin")
-"""Points that are passed when a run begins."""
+"""Points that are passed at the start of a run."""
 
 
 @pytest.mark.parametrize("cores", [1, 3])
@@ -44,17 +44,17 @@ def test_it_gives_what_a_batch_would(tmp_path: Path, name: str, cores: int) -> N
         assert all(one.runs == 1 for one in trial.cluster.progress)
 
 
-def in_one_thread(trial: SubjectTrial, found: list[Row]) -> None:
-    """The output is what one thread gives that takes one row after the other, in exactly that order."""
+def in_one_thread(trial: SubjectTrial, output: list[Row]) -> None:
+    """Assert that the output equals that of one thread that processes row by row, in exactly that order."""
     (rows,) = in_arrival_order([row | {"p": "all"} for row in trial.rows]).values()
-    left = [("all", *row[1:]) for row in map(tuple, (row.values() for row in unchained(found)))]
+    left = [("all", *row[1:]) for row in map(tuple, (row.values() for row in unchained(output)))]
     assert left == rows
-    assert [row["place"] for row in found] == list(range(len(found)))
+    assert [row["place"] for row in output] == list(range(len(output)))
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, MANY_CORES], ids=["one core", "three cores"])
 def test_one_partition_is_as_in_one_thread(tmp_path: Path, settings: Any) -> None:
-    """Also the global step at the end of the chain sees its rows in the order of the source."""
+    """The global step at the end of the chain also sees its rows in the order of the source."""
     options = {"settings": settings, "partitions": 1, "couriers": 1, "one_host": True}
     with subject_trial("chained", tmp_path, **options) as trial:
         with armed(mishap(trial.cluster, "host.round", 6)) as faults:
@@ -97,7 +97,7 @@ def test_a_death_at_each_point(tmp_path: Path, point: str) -> None:
 
 
 def test_a_host_that_came_back_goes_back_before_its_first_checkpoint(tmp_path: Path) -> None:
-    """The state that it brought is there, or comes again, before rows flow."""
+    """Its restored state is complete before rows flow."""
     with subject_trial("chained", tmp_path, one_host=True) as trial:
         trial.give()
         trial.cluster.pass_epochs(2)
@@ -112,7 +112,7 @@ def test_a_host_that_came_back_goes_back_before_its_first_checkpoint(tmp_path: P
 
 
 def story(seed: int, store: Path, mishaps: int, turns: int = 6) -> Counter[str]:
-    """Rows and deaths as they come; gives how many faults happened at each point."""
+    """Run a story of rows and deaths; return the number of faults at each point."""
     pick = random.Random(seed)
     options: dict[str, Any] = {
         "couriers": pick.randint(1, 3),
@@ -141,7 +141,7 @@ def test_a_story(tmp_path: Path, seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
 def test_hundreds_of_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def told(number: int, pick: random.Random) -> Counter[str]:
+    def run_story(number: int, pick: random.Random) -> Counter[str]:
         return story(3_000 + number, tmp_path / str(number), pick.randint(1, 5))
 
-    many_faults(100, told, capsys)
+    many_faults(100, run_story, capsys)

@@ -1,4 +1,4 @@
-"""Live flows that are ordered: the output of each partition comes in the order of its input."""
+"""Ordered live flows: the output of each partition is in the order of its input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.trials.trial import MIGRATIONS
 
 MANY_CORES = replace(SETTINGS, host_cores=3, chunk_rows=5)
 SOME = ("sums", "diary", "mixed", "tumbling", "interval", "hot")
-"""Points that are passed when a run begins."""
+"""Points that are passed at the start of a run."""
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_it_gives_what_a_batch_would(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("cores", [1, 3])
 @pytest.mark.parametrize("migration", MIGRATIONS)
 def test_rows_leave_in_the_order_of_arrival(tmp_path: Path, migration: str, cores: int) -> None:
-    """Through two steps with different keys and a map between them, while slots and hosts come and go."""
+    """Rows pass two steps with different keys and a map between them, while slots and hosts move."""
     settings = SETTINGS if cores == 1 else MANY_CORES
     with subject_trial("shops", tmp_path, hosts=3, migration=migration, settings=settings) as trial:
         trial.give()
@@ -51,7 +51,7 @@ def test_rows_leave_in_the_order_of_arrival(tmp_path: Path, migration: str, core
 
 
 def test_without_order_rows_come_host_by_host(tmp_path: Path) -> None:
-    """The same flow does not just happen to be in order."""
+    """A control: the same flow without `ordered` is not in order."""
     with subject_trial("shops", tmp_path, hosts=3) as trial:
         trial.give(20, rows=40)
         trial.check()
@@ -68,7 +68,7 @@ def test_without_order_rows_come_host_by_host(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("moves", [False, True])
 def test_windows_close_in_the_order_of_time(tmp_path: Path, moves: bool) -> None:
-    """Also those of different hosts, of which each goes on as fast as it can."""
+    """That includes windows of different hosts, which progress independently."""
     with subject_trial("tumbling", tmp_path, ordered=True, hosts=3, checkpoint_ms=400) as trial:
         for turn in range(4):
             trial.give(batches=8, rows=12)
@@ -82,7 +82,7 @@ def test_windows_close_in_the_order_of_time(tmp_path: Path, moves: bool) -> None
 
 @pytest.mark.parametrize("point", [point for point in POINTS if "releas" not in point])
 def test_a_death_at_each_point(tmp_path: Path, point: str) -> None:
-    """In the middle of moves: what is given again is in the same order."""
+    """A death during moves: rows that are emitted again are in the same order."""
     settings = replace(SETTINGS, compact_epochs=1)
     options: dict[str, Any] = {"settings": settings, **NEEDS.get(point, {})}
     with subject_trial("shops", tmp_path, **options) as trial:
@@ -90,7 +90,7 @@ def test_a_death_at_each_point(tmp_path: Path, point: str) -> None:
 
 
 def story(seed: int, store: Path, mishaps: int, turns: int = 6) -> Counter[str]:
-    """Rows, requests and deaths as they come; gives how many faults happened at each point."""
+    """Run a story of rows, requests and deaths; return the number of faults at each point."""
     pick = random.Random(seed)
     options = random_options(pick) | {"settings": pick.choice((SETTINGS, MANY_CORES))}
     with subject_trial("shops", store, seed, **options) as trial:
@@ -113,7 +113,7 @@ def test_a_story(tmp_path: Path, seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
 def test_hundreds_of_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def told(number: int, pick: random.Random) -> Counter[str]:
+    def run_story(number: int, pick: random.Random) -> Counter[str]:
         return story(2_000 + number, tmp_path / str(number), pick.randint(1, 5))
 
-    many_faults(200, told, capsys)
+    many_faults(200, run_story, capsys)

@@ -1,4 +1,4 @@
-"""Live flows of every kind through moves, deaths and silence: what comes out is what a batch gives."""
+"""Live flows of every kind through moves, deaths and silence: the output is that of a batch computation."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ NEEDS = {
     "host.fetched": {"migration": "lazy(0)"},
     "host.serve": {"migration": "lazy(0)"},
 }
-"""What a cluster must be like to pass a point surely."""
+"""Cluster settings with which a point is certainly passed."""
 
 
 def test_every_point_is_told_of() -> None:
-    """Those that only micro-batches pass, or only sinks of Spark, are not passed here."""
+    """Points that only micro-batches or Spark's sinks pass are exempt."""
     micro = {
         "host.channel", "host.applied", "driver.written", "courier.read", "courier.closed",
         "sink.merge",
@@ -40,7 +40,7 @@ def test_every_point_is_told_of() -> None:
 
 
 def back_and_forth(trial: SubjectTrial, turns: int = 3) -> None:
-    """All slots of all steps go to one host, while rows flow, then to another one."""
+    """Move all slots of all steps to one host, while rows flow, then to another one."""
     for turn in range(turns):
         for number in range(len(trial.cluster.flow.keyed)):
             trial.move(number, to=turn)
@@ -50,12 +50,12 @@ def back_and_forth(trial: SubjectTrial, turns: int = 3) -> None:
 
 
 def die_at(trial: SubjectTrial, point: str) -> None:
-    """Let somebody die at a point while slots go back and forth, and see that nothing is lost by it."""
+    """Let a process die at a point while slots move back and forth, and assert that nothing is lost."""
     trial.give()
     trial.cluster.pass_epochs(1)
     begins = point in ("host.assign", "driver.assign", "driver.begin")
     with armed(mishap(trial.cluster, point, 1 if begins else 2)) as faults:
-        if begins:  # a run, that is
+        if begins:  # At the start of a run.
             trial.cluster.courier_jobs.kill("courier/0")
         for _ in range(20):
             back_and_forth(trial, 2)
@@ -70,7 +70,7 @@ def die_at(trial: SubjectTrial, point: str) -> None:
     [(name, MIGRATIONS[number % len(MIGRATIONS)]) for number, name in enumerate(NAMES)],
 )
 def test_slots_go_back_and_forth(tmp_path: Path, name: str, migration: str) -> None:
-    """Windows and timers fire meanwhile; hosts come and go."""
+    """Windows and timers fire meanwhile, and hosts come and go."""
     with subject_trial(name, tmp_path, migration=migration) as trial:
         trial.give()
         back_and_forth(trial)
@@ -109,7 +109,7 @@ DELIVERED = ("courier.flushed", "courier.release", "courier.released", "host.sea
 def test_a_death_at_each_point(
     tmp_path: Path, number: int, point: str, transactional: bool
 ) -> None:
-    """In the middle of moves; each point has a flow of its own kind, the others have theirs."""
+    """A process dies during moves; each point is tried with a different kind of flow."""
     settings = replace(SETTINGS, compact_epochs=1)
     options: dict[str, Any] = {"settings": settings, **NEEDS.get(point, {})}
     options["transactional"] = transactional
@@ -128,15 +128,15 @@ def test_a_story(tmp_path: Path, seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
 def test_hundreds_of_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def told(story: int, pick: random.Random) -> Counter[str]:
+    def run_story(story: int, pick: random.Random) -> Counter[str]:
         name = NAMES[story % len(NAMES)]
         return tell(name, 1_000 + story, tmp_path / str(story), mishaps=pick.randint(1, 5))
 
-    many_faults(300, told, capsys)
+    many_faults(300, run_story, capsys)
 
 
 def test_the_store_holds_what_a_batch_would_count(tmp_path: Path) -> None:
-    """After a story with deaths and moves, at the newest version."""
+    """The newest version in the store is right after a story with deaths and moves."""
     with subject_trial("sums", tmp_path, memory_limit=6_000) as trial:
         with armed(
             mishap(trial.cluster, "host.sealed", 2), mishap(trial.cluster, "courier.sent", 9)
@@ -152,7 +152,7 @@ def test_the_store_holds_what_a_batch_would_count(tmp_path: Path) -> None:
 
 
 def test_a_host_that_falls_silent_is_given_up(tmp_path: Path) -> None:
-    """Nobody can end it: it goes on when others have its slots, and changes nothing."""
+    """The silent host cannot be killed: it continues when others own its slots, and changes nothing."""
     settings = replace(SETTINGS, host_lost_ms=700)
     with subject_trial("sums", tmp_path, settings=settings) as trial:
         on = trial.cluster
@@ -171,7 +171,7 @@ def test_a_host_that_falls_silent_is_given_up(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["tumbling", "reminders", "hot"])
 def test_a_window_does_not_wait_for_a_checkpoint(tmp_path: Path, name: str) -> None:
-    """It closes when all partitions have gone past it, within a second on a busy machine; the next
+    """It closes when all partitions have passed it, within a second on a busy machine; the next
     checkpoint is a minute away."""
     with subject_trial(name, tmp_path, checkpoint_ms=60_000) as trial:
         trial.give(batches=4, rows=12, gap_ms=400)

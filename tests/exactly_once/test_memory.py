@@ -1,4 +1,4 @@
-"""Hosts that can stage little: couriers wait for each other, never in a circle, and nothing is lost."""
+"""Hosts with little staging memory: couriers wait for each other without deadlock, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ FLOW = FlowPlan(
     (SourcePlan(SCHEMA),), (KeyedStep("count", 16, COUNT), KeyedStep("again", 16, AGAIN))
 )
 PARTITIONS, USERS, EACH = 6, 24, 2
-"""Each partition brings so many rows of each user."""
+"""Rows of each user in each partition."""
 
 
 def rows(size: int) -> list[list[Row]]:
-    """Rows by partition, with texts of this size."""
+    """Rows by partition, with texts of `size` bytes."""
     text = "x" * size
     users = [{"user": user, "text": text} for user in range(USERS)]
     return [users * EACH for _ in range(PARTITIONS)]
@@ -58,21 +58,21 @@ def rows(size: int) -> list[list[Row]]:
 
 @pytest.fixture
 def staged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The most bytes that each host has held."""
+    """Most bytes that each host has held."""
     most: dict[int, int] = {}
     has_room = HostServer._has_room
 
     def noting(self: HostServer, *args: Any) -> bool:
-        found = has_room(self, *args)
+        room = has_room(self, *args)
         most[id(self)] = max(most.get(id(self), 0), self._staging._total)
-        return found
+        return room
 
     monkeypatch.setattr(HostServer, "_has_room", noting)
     return most.values()  # type: ignore[return-value]
 
 
 def run(on: MiniCluster, parts: list[list[Row]]) -> None:
-    """An epoch with its rows in many batches, each for all hosts."""
+    """Run an epoch with its rows in many batches, each with rows for all hosts."""
     on.now_ms += 1000
     on.batches = 12
     on.run(parts)
@@ -95,21 +95,21 @@ def test_couriers_wait_for_each_other_and_never_in_a_circle(
         assert on.tasks.attempts == 2 * PARTITIONS, "nobody was given up"
         assert totals(on, 1) == {(user, 2 * PARTITIONS * EACH) for user in range(USERS)}
     assert max(staged) > each, "more than one partition was staged"
-    # The budget, a batch of each channel, and what tasks that come late and are the lowest may still send:
-    # about half of all rows.
+    # The budget, a batch of each channel, and rows that late tasks with the lowest numbers may still
+    # send: about half of all rows.
     assert max(staged) < 0.9 * PARTITIONS * each, "nobody was made to wait"
 
 
 @pytest.mark.parametrize("hosts", [1, 3])
 def test_a_partition_that_is_too_large_fails_at_once(tmp_path: Path, hosts: int) -> None:
-    """And says what to set; no host dies of it, and no other try is made."""
+    """The error says what to set; no host dies, and the epoch is not tried again."""
     tight = replace(SETTINGS, host_staged_mb=1, exchange_timeout_ms=60_000)
     with cluster(FLOW, str(tmp_path), hosts=hosts, settings=tight) as on:
         run(on, rows(size=10))
-        with pytest.raises(MemoryLimitError, match="more than the 1\\.0 MB that it") as told:
+        with pytest.raises(MemoryLimitError, match="more than the 1\\.0 MB that it") as failure:
             run(on, rows(size=MB))
-        for what in ("maxOffsetsPerTrigger", "host_staged_mb", "spark.executor.memoryOverhead"):
-            assert what in told.value.hint
+        for setting in ("maxOffsetsPerTrigger", "host_staged_mb", "spark.executor.memoryOverhead"):
+            assert setting in failure.value.hint
         assert not on.deaths
         assert on.tasks.attempts <= 2 * PARTITIONS
         on.restart()
@@ -124,10 +124,10 @@ def test_a_host_without_memory_says_so(tmp_path: Path, one_host: bool) -> None:
         full = Fault("host.channel", MemoryError)
         with (
             armed(full),
-            pytest.raises(MemoryLimitError, match="does not have enough memory") as told,
+            pytest.raises(MemoryLimitError, match="does not have enough memory") as failure,
         ):
             run(on, rows(size=10))
-        assert "spark.executor.pyspark.memory" in told.value.hint
+        assert "spark.executor.pyspark.memory" in failure.value.hint
         assert not on.deaths
         on.restart()
         run(on, rows(size=10))
@@ -140,8 +140,10 @@ def test_hosts_that_die_in_every_run_may_lack_memory(tmp_path: Path) -> None:
         dying = Mishap("host.channel", "die").fault(on)
         with (
             armed(replace(dying, hits=(), where={"partition": 0})),
-            pytest.raises(HostLostError, match=f"each of the {RUNS} runs of epoch 1 lost") as told,
+            pytest.raises(
+                HostLostError, match=f"each of the {RUNS} runs of epoch 1 lost"
+            ) as failure,
         ):
             run(on, rows(size=10))
-        assert "for lack of memory" in told.value.hint
-        assert "maxOffsetsPerTrigger" in told.value.hint
+        assert "for lack of memory" in failure.value.hint
+        assert "maxOffsetsPerTrigger" in failure.value.hint

@@ -1,4 +1,4 @@
-"""The proof of exactly once for rows that go to burst workers: whatever fails, and whenever."""
+"""Rows that go to burst workers are exactly once, whatever fails, and whenever."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from tests.trials.trial import (
 )
 
 SOON_MS = 150
-"""Burst workers that hang are given up then."""
+"""Milliseconds after which hanging burst workers are given up."""
 NAMES = ["sums", "chain"] + [
     name for name in CASES if any(segment.offloadable for segment in segments(CASES[name].flow))
 ]
@@ -65,9 +65,9 @@ NOW = (
     "driver.written",
     "driver.committed",
 )
-"""Points that are tried each time; the others where there is time."""
+"""Fault points that every run of the tests tries; the others only run in longer test runs."""
 SOME = ("sums", "tumbling", "late-session", "top", "distinct", "hot")
-"""And so with flows."""
+"""Flows that every run of the tests tries."""
 
 
 def slow_unless(now: bool) -> list[Any]:
@@ -83,7 +83,7 @@ def helped_trial(
     deadline_ms: int = SOON_MS,
     **options: Any,
 ) -> Iterator[tuple[Trial, Helped]]:
-    """A flow on trial of which some rows go to burst workers."""
+    """A trial of a flow that sends some rows to burst workers."""
     flow = FLOWS[name][0] if name in FLOWS else CASES[name].flow
     with helped(flow, chances, seed, deadline_ms) as by:
         if name in FLOWS:
@@ -108,22 +108,22 @@ def test_whatever_becomes_of_burst_workers(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES[::4])
 def test_nothing_is_done_twice_when_all_is_well(tmp_path: Path, name: str) -> None:
-    """No answer is refused: what burst workers give is what hosts take."""
+    """Hosts reject no answer of burst workers."""
     with helped_trial(name, tmp_path, WELL, deadline_ms=10_000) as (flow, _):
-        told: Counter[str] = Counter()
+        totals: Counter[str] = Counter()
         for seed in range(6):
             flow.take(Turn(seed, rows=40))
             for seen in flow.cluster.registry.seen():
                 for one in seen.offloaded:
                     assert (one.failures, one.returned) == ({}, 0)
-                    assert one.records <= one.rows * 4  # windows of a row, at most
-                    told.update(rows=one.rows, records=one.records, asked=one.invocations)
+                    assert one.records <= one.rows * 4  # A row is in at most four windows.
+                    totals.update(rows=one.rows, records=one.records, asked=one.invocations)
         flow.check()
-        assert min(told.values()) > 0
+        assert min(totals.values()) > 0
 
 
 def in_any_order(on: MiniCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on each try of a task gets its rows in another order, as it may behind a shuffle."""
+    """Let each attempt of a task get its rows in another order, as after a shuffle."""
     read = on.read
 
     def shuffled(part: Sequence[Row], task: Task) -> Iterator[pa.RecordBatch]:
@@ -133,7 +133,7 @@ def in_any_order(on: MiniCluster, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 CHANGES = [("answer", "fail"), ("fail", "answer"), ("answer", "answer")]
-"""What burst workers do before, and what after."""
+"""Behaviour of burst workers before, and after."""
 PARTED = [
     pytest.param(name, marks=slow_unless(name in ("sums", "tumbling")))
     for name in ("sums", "tumbling", "late-session", "distinct")
@@ -145,7 +145,7 @@ PARTED = [
 def test_a_task_is_tried_again_when_hosts_have_its_first_channels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, before: str, after: str
 ) -> None:
-    """And not the second ones: those that come with the next try must bring what is missing."""
+    """Hosts lack the second channels: those of the next attempt must bring the missing rows."""
     hosts = 3
     with helped_trial(name, tmp_path, {before: 1}, hosts=hosts, deadline_ms=10_000) as (flow, by):
         by.chance = 1.0
@@ -168,7 +168,7 @@ def test_a_task_is_tried_again_when_hosts_have_its_first_channels(
 def test_a_task_is_given_up_when_some_hosts_have_its_second_channel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, before: str, after: str
 ) -> None:
-    """Others get theirs from the next try, for which burst workers do what they did not before."""
+    """Other hosts get theirs from the next attempt, where burst workers answer what they did not before."""
     partitions, hosts = 2, 3
     with helped_trial(name, tmp_path, {before: 1}, hosts=hosts, deadline_ms=10_000) as (flow, by):
         by.chance = 1.0
@@ -207,9 +207,9 @@ def test_a_fault_at_each_point(tmp_path: Path, point: str, name: str) -> None:
                 flow.epoch(everything(name))
             flow.take(Turn(number, rows=40))
             died = flow.cluster.deaths["driver"]
-            asked = swap(flow, number) if name in FLOWS else moves(flow)  # type: ignore[arg-type]
+            requests = swap(flow, number) if name in FLOWS else moves(flow)  # type: ignore[arg-type]
             mishap = Mishap(point, how)
-            flow.take(Turn(9 + number, requests=asked, mishaps=(mishap,), rows=40, gap_ms=3000))
+            flow.take(Turn(9 + number, requests=requests, mishaps=(mishap,), rows=40, gap_ms=3000))
             assert flow.fired[point] == number + 1, "the point was not passed"
             assert flow.cluster.deaths["driver"] - died == point.startswith("driver.")
         flow.check()

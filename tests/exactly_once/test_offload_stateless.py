@@ -1,4 +1,4 @@
-"""Stateless steps alone, with the help of burst workers: every row once and in its place, whatever fails."""
+"""Stateless steps alone, with burst workers: every row comes once and in its place, whatever fails."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.trials.trial import Mishap, hows
 SCHEMA = pa.schema([("n", pa.int64()), ("price", pa.int64())])
 POINTS = [name for name in FAULT_POINTS if name.startswith(("courier.off", "driver.", "store."))]
 SKIPPED = ("driver.layout", "driver.clean")
-"""There is no state to look after."""
+"""Fault points of upkeep, which a flow without state does not pass."""
 
 
 def dear(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -36,7 +36,7 @@ def dear(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def in_cents(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """Two of each row, side by side."""
+    """Each row twice, side by side."""
     twice = batch.take(pa.array([n // 2 for n in range(2 * batch.num_rows)], pa.int64()))
     return [twice.set_column(1, SCHEMA.field("price"), pc.multiply(twice.column("price"), 100))]
 
@@ -55,7 +55,7 @@ def some_rows(pick: random.Random, *counts: int) -> list[list[Row]]:
 
 
 def expected(parts: Partitions) -> list[Row]:
-    """By lists: the rows of each partition in their order."""
+    """The expected rows by plain lists: those of each partition in their order."""
     return [
         {"n": row["n"], "price": 100 * row["price"]}
         for part in parts
@@ -89,7 +89,7 @@ def test_a_fault_at_each_point(tmp_path: Path, point: str) -> None:
 
 
 def test_any_story_gives_what_lists_give(tmp_path: Path) -> None:
-    """Several mishaps in an epoch, burst workers of all kinds, sinks that read twice."""
+    """Several mishaps per epoch, burst workers of all kinds, sinks that read twice."""
     for seed in range(4):
         pick = random.Random(seed)
         with (
@@ -113,15 +113,15 @@ def test_any_story_gives_what_lists_give(tmp_path: Path) -> None:
 
 
 RATE = 1_000.0
-"""Records a second that a courier takes."""
+"""Records per second that a courier processes."""
 PACED = Fault("courier.work", Pace(RATE), where={"step": "dear"}, hits=())
 EPOCH_MS = 100
 STABLE, BURST = 60, 250
-"""Rows of a partition in an epoch: 60 % and 250 % of what its courier takes meanwhile."""
+"""Rows per partition and epoch: 60 % and 250 % of its courier's capacity."""
 
 
 class Controlled(KeptCluster):
-    """A flow without a keyed step, whose control has burst workers."""
+    """A flow without keyed steps whose control has burst workers."""
 
     def __init__(self, store: Path) -> None:
         settings = replace(SETTINGS, faults=(PACED,))
@@ -169,7 +169,7 @@ def test_burst_workers_that_give_no_answers_are_done_without(tmp_path: Path, doe
         assert all(one.functions.returned == one.functions.rows > 0 for one in failed)
         assert on.pass_epochs(1, (BURST, BURST))[0].functions.rows == 0
         assert NO_ANSWER in on.offload_facts()[-1]["reasons"]
-        assert len(on.kept) == 2, "others were brought up in their place"
+        assert len(on.kept) == 2, "no other workers were started in their place"
 
 
 def test_burst_workers_that_fail_now_and_then_still_help(tmp_path: Path) -> None:
@@ -177,9 +177,9 @@ def test_burst_workers_that_fail_now_and_then_still_help(tmp_path: Path) -> None
         on.pass_epochs(12, (STABLE, STABLE))
         on.become({"answer": 18, "fail": 1, "throttle": 1, "again": 1})
         during = on.pass_epochs(12, (BURST, BURST))
-        told = [one.functions for one in during[3:]]
-        assert sum(one.returned for one in told) > 0
-        assert sum(one.rows - one.returned for one in told) > 6 * BURST
+        functions = [one.functions for one in during[3:]]
+        assert sum(one.returned for one in functions) > 0
+        assert sum(one.rows - one.returned for one in functions) > 6 * BURST
         assert len(on.kept) == 1
 
 
@@ -189,5 +189,5 @@ def test_a_driver_that_starts_again_has_burst_workers_again(tmp_path: Path) -> N
         on.pass_epochs(4, (BURST, BURST))
         on.restart()
         on.pass_epochs(8, (STABLE, STABLE))
-        told = on.pass_epochs(6, (BURST, BURST))[-1]
-        assert told.functions.rows > 0
+        last = on.pass_epochs(6, (BURST, BURST))[-1]
+        assert last.functions.rows > 0

@@ -1,4 +1,4 @@
-"""Burst workers beside couriers that combine nothing: each row counts once, and hosts do the work."""
+"""Burst workers with couriers that combine nothing: each row counts once, and hosts do the work."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_hosts_take_a_record_for_each_row(tmp_path: Path, settings: Settings, re
 
 
 def test_burst_workers_combine_what_they_are_given(tmp_path: Path) -> None:
-    """Hosts take the rows that stay, and few records for those that do not."""
+    """Hosts process a record per row that stays, and few records for rows of burst workers."""
     flow = FLOWS["sums"][0]
     with (
         helped(flow, WELL, deadline_ms=10_000) as by,

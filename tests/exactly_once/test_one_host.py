@@ -1,4 +1,4 @@
-"""Flows on one host: whatever fails, and however many workers share the work, they give it once."""
+"""Flows on one host are exactly once, whatever fails, with any number of workers."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ pytestmark = [
 ]
 
 _MOVING = ("host.fetch", "host.fetched", "host.serve")
-"""Points that are passed only where slots move between hosts."""
+"""Points that are passed only when slots move between hosts."""
 _COMING = ("host.assign", "host.trickle", "host.install")
-"""Those that are passed only when a host has just been started."""
+"""Points that are passed only when a host has just started."""
 POINTS = [point for point in trial.POINTS if point not in _MOVING]
 OFTEN = [replace(settings, compact_epochs=1) for settings in (SMALL, ALONE, THREE)]
-"""Every epoch gives cause to a compaction; each driver has other workers."""
+"""Settings with a compaction after every epoch; each driver has another number of workers."""
 SOME = ("chain", "timeless")
 
 
 def some(names: list[str]) -> list[Any]:
-    """A few of them now, the others where there is time."""
+    """The first few names as parameters; the others only run in longer test runs."""
     slow = pytest.mark.slow
     return [name if name in SOME else pytest.param(name, marks=slow) for name in names]
 
 
 @pytest.mark.parametrize("name", some([*FLOWS, *LINEAR]))
 def test_a_restart_with_other_workers(tmp_path: Path, name: str) -> None:
-    """State, late rows, dead letters, the end of the input: nothing depends on who does the work."""
+    """State, late rows, dead letters and the end of input do not depend on the number of workers."""
     with one_host_trial(name, str(tmp_path), *WORKERS.values()) as flow:
         for seed, gap_ms in enumerate((1000, 3000, 500)):
             flow.take(Turn(seed, gap_ms=gap_ms, partitions=1 + seed))
@@ -70,21 +70,21 @@ def test_without_a_fault(tmp_path: Path, name: str, workers: Settings) -> None:
 
 
 def mishaps() -> list[Any]:
-    """(mishap, whether it comes in the first epoch of a host, whose state is from the store)."""
-    found = []
+    """Parameters: a mishap, and whether it happens in a host's first epoch, with state from the store."""
+    params = []
     for point in POINTS:
         for how in hows(point):
             for fresh in (True, False):
                 now = fresh and how == hows(point)[-1]
                 marks = [] if now else [pytest.mark.slow]
                 name = f"{point}-{how}-{'fresh' if fresh else 'later'}"
-                found.append(pytest.param(Mishap(point, how), fresh, id=name, marks=marks))
-    return found
+                params.append(pytest.param(Mishap(point, how), fresh, id=name, marks=marks))
+    return params
 
 
 @pytest.mark.parametrize(("mishap", "fresh"), mishaps())
 def test_a_fault_at_each_point(tmp_path: Path, mishap: Mishap, fresh: bool) -> None:
-    """Only the death of the driver ends a query; and the next one goes on where it was."""
+    """Only the death of the driver ends a query, and the next driver continues where it was."""
     point = mishap.point
     with one_host_trial("chain", str(tmp_path), *OFTEN) as flow:
         flow.take(Turn(1))
@@ -95,7 +95,7 @@ def test_a_fault_at_each_point(tmp_path: Path, mishap: Mishap, fresh: bool) -> N
         flow.take(Turn(2, mishaps=(mishap,)))
         if fresh or point not in _COMING:
             assert flow.fired[point] == 1, "the point was not passed"
-            # whoever is the first to read the store fails of it, and that may be the driver
+            # The first process to read the store fails, which may be the driver.
             ends = (0, 1) if point == "store.read" else (int(point.startswith("driver.")),)
             assert flow.cluster.deaths["driver"] - died in ends
         flow.check()
@@ -103,8 +103,8 @@ def test_a_fault_at_each_point(tmp_path: Path, mishap: Mishap, fresh: bool) -> N
 
 @pytest.mark.parametrize("name", some(["chain", "hot"]))
 def test_three_faults_in_an_epoch(tmp_path: Path, name: str) -> None:
-    """One task has all hosts, and the driver misses one of them after the other: it must not give up
-    before it has missed all."""
+    """One task has all hosts, and the driver loses them one after the other: it must not give up before it
+    has lost all."""
     three = (
         Mishap("host.applied", "die"),
         Mishap("host.sealed", "break", 2),
@@ -119,7 +119,7 @@ def test_three_faults_in_an_epoch(tmp_path: Path, name: str) -> None:
 
 
 class Alternating(MiniCluster):
-    """Runs on one host, then on two for each step, and so on: each driver otherwise than the last."""
+    """A cluster whose drivers alternate between one host and two hosts per step."""
 
     drivers = 0
 
@@ -134,7 +134,7 @@ class Alternating(MiniCluster):
 
 @pytest.mark.parametrize("name", some([*FLOWS, *LINEAR]))
 def test_one_host_and_many_in_turn(tmp_path: Path, name: str) -> None:
-    """A checkpoint of the one is a checkpoint of the other."""
+    """Either layout continues the other's checkpoint."""
     plain = name in FLOWS
     on = Alternating(FLOWS[name][0] if plain else CASES[name].flow, str(tmp_path))
     try:
@@ -147,7 +147,7 @@ def test_one_host_and_many_in_turn(tmp_path: Path, name: str) -> None:
 
 
 def test_an_epoch_of_no_partitions(tmp_path: Path) -> None:
-    """As some sources give one when they have nothing."""
+    """Some sources have such epochs when there is no input."""
     on = OneHost(replace(FLOWS["chain"][0], one_host=True), str(tmp_path), settings=(SMALL,))
     try:
         on.run(everything("chain"))
@@ -163,7 +163,7 @@ def test_an_epoch_of_no_partitions(tmp_path: Path) -> None:
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 40))]
 )
 def test_any_story(tmp_path: Path, seed: int) -> None:
-    """Up to three faults in each epoch, hosts that are killed, and restarts between epochs."""
+    """Up to three faults in each epoch, killed hosts, and restarts between epochs."""
     pick = random.Random(seed)
     name = pick.choice([*FLOWS, *LINEAR, "chain", "hot", "groups"])
     workers = [replace(pick.choice(list(WORKERS.values())), compact_epochs=2) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Errors of user code inside a chain: the query ends with them, and nothing has changed."""
+"""Errors of user code in a chain: the query ends with the error, and no state has changed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WORKERS = [
     pytest.param(THREE, id="three", marks=pytest.mark.slow),
 ]
 BAD = {"on": True}
-"""Whether values that user code does not like make it fail."""
+"""Whether user code fails on the bad values."""
 
 
 def _refuse(v: int, bad: int) -> None:
@@ -43,7 +43,7 @@ def mapped(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class Running(KeyedProcessor):
-    """The running total of each key."""
+    """Emits the running total of each key."""
 
     output_schema = "k long, v long, total long"
     bad = 102
@@ -62,7 +62,7 @@ class Running(KeyedProcessor):
 
 
 class ByLast(Running):
-    """The same by the last digit, with an alarm for a few values."""
+    """Emits the running total of each last digit, with a timer for a few values."""
 
     output_schema = "digit long, v long, total long"
     bad = 103
@@ -83,7 +83,7 @@ class ByLast(Running):
 
 
 class Last(Running):
-    """What comes behind the epoch's own rows."""
+    """A step that processes rows emitted at the end of the epoch."""
 
     output_schema = "digit long, n long, total long"
     bad = -1
@@ -127,13 +127,13 @@ def setting_aside(flow: FlowPlan) -> FlowPlan:
 
 
 def parts(*bad: Row) -> list[list[Row]]:
-    """Two partitions of good rows, and these between those of the second."""
+    """Two partitions of good rows, with the rows `bad` in the middle of the second."""
     good = [[{"k": (p + n) % 5, "v": n} for n in range(20)] for p in range(2)]
     return [good[0], good[1][:10] + list(bad) + good[1][10:]]
 
 
 def sums(*epochs: list[list[Row]]) -> list[tuple[int, int, int]]:
-    """What the last of these epochs must give: digit, rows, total so far."""
+    """Expected output of the last of these epochs: digit, rows, total so far."""
     held: dict[int, tuple[int, int]] = {}
     for epoch in epochs:
         touched = set()
@@ -165,16 +165,16 @@ def _bad() -> Iterator[None]:
 def test_an_error_ends_the_query(
     tmp_path: Path, workers: Any, v: int, step: str, what: str
 ) -> None:
-    """With the error itself; and the next start goes on as if the epoch had never been tried."""
+    """The query ends with the error itself; the next start continues as if the epoch had not been tried."""
     on = OneHost(FLOW, str(tmp_path), settings=(workers,))
     try:
         on.run(parts())
         bad = parts({"k": 1, "v": v})
-        with pytest.raises(StepError) as told:
+        with pytest.raises(StepError) as failure:
             on.run(bad)
-        assert type(told.value) is StepError
-        assert told.value.step == step
-        assert what in str(told.value)
+        assert type(failure.value) is StepError
+        assert failure.value.step == step
+        assert what in str(failure.value)
         on.restart()
         BAD["on"] = False
         on.run(bad)
@@ -192,23 +192,23 @@ def test_an_error_of_a_timer_ends_the_query(tmp_path: Path) -> None:
         alarms = parts({"k": 1, "v": 104})
         on.run(alarms)
         on.now_ms += 10
-        with pytest.raises(StepError, match="handle_expired_timer") as told:
+        with pytest.raises(StepError, match="handle_expired_timer") as failure:
             on.run(parts())
-        assert told.value.step == "by-last"
+        assert failure.value.step == "by-last"
         on.restart()
         BAD["on"] = False
         on.run(parts())
-        # the alarm of digit 4 is one row more, of -1
-        given = {row[0]: row[1:] for row in map(values, on.sink[1])}
+        # The timer of digit 4 adds a row of -1.
+        output = {row[0]: row[1:] for row in map(values, on.sink[1])}
         n, total = {row[0]: row[1:] for row in sums(alarms, parts())}[4]
-        assert given[4] == (n + 1, total - 1)
+        assert output[4] == (n + 1, total - 1)
     finally:
         on.close()
 
 
 @pytest.mark.parametrize("workers", WORKERS)
 def test_bad_rows_are_set_aside_once(tmp_path: Path, workers: Any) -> None:
-    """Of a map, of a step and of a later one; all others count."""
+    """Bad rows of a map, of a step and of a later step are set aside; all others count."""
     on = OneHost(setting_aside(FLOW), str(tmp_path), settings=(workers,))
     try:
         on.reads = 2
@@ -237,14 +237,14 @@ def test_a_row_without_a_key_ends_the_query(tmp_path: Path) -> None:
 
 
 def test_a_task_that_is_tried_again_may_succeed(tmp_path: Path) -> None:
-    """An error of the world, not of the row: the second attempt finds everything as it was."""
+    """The error is not the row's fault: the second attempt finds the state unchanged."""
     calls = iter(range(100))
 
     class Moody(ByLast):
         def handle_input_rows(self, key: Any, rows: Any, timers: Any) -> Iterator[Any]:
             yield from super().handle_input_rows(key, rows, timers)
             if next(calls) in (3, 7):
-                raise OSError("the world is not there")
+                raise OSError("the service is unreachable")
 
     moody = KeyedStep("by-last", SLOTS, ProcessPlan(_DIGITS, ["digit"], Moody()))
     flow = replace(FLOW, steps=(*FLOW.steps[:3], moody, *FLOW.steps[4:]))
@@ -252,6 +252,6 @@ def test_a_task_that_is_tried_again_may_succeed(tmp_path: Path) -> None:
     try:
         on.run(parts())
         assert sorted(map(values, on.sink[0])) == sums(parts())
-        assert on.tasks.attempts in (3, 4), "both errors may meet the same attempt"
+        assert on.tasks.attempts in (3, 4), "both errors may hit the same attempt"
     finally:
         on.close()

@@ -1,4 +1,4 @@
-"""Flows on one host give what plain hosts give in order: the same rows, one after the other."""
+"""Flows on one host give the same rows in the same order as ordered flows on several hosts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Late = list[dict[tuple[str, int], list[str]]]
 def ran(
     on: MiniCluster, epochs: Sequence[Partitions], closings: int, mishaps: tuple[Mishap, ...] = ()
 ) -> tuple[Given, Late]:
-    """The rows of each epoch in order, those after the end of the input too, and what was late."""
+    """The rows of each epoch in order, including epochs after the end of input, and the late rows."""
     try:
         for number, parts in enumerate([*epochs, *([[[]]] * closings)]):
             on.now_ms += 1000
@@ -61,7 +61,7 @@ def ran(
 
 
 def flow_named(name: str) -> tuple[FlowPlan, list[Partitions], int]:
-    """A flow, epochs for it, and how many it takes to close."""
+    """A flow, its epochs, and the number of epochs that it takes to close."""
     if name in LONG:
         flow = LONG[name]
         return flow, [[visits(number)] for number in range(EPOCHS)], max(flow.depths.values())
@@ -90,19 +90,19 @@ def on_one_host(
 
 NOW = tuple(LONG)
 BY_SENDER = ("top", "groups")
-"""A sender leaves rows out that cannot be in a top, batch by batch: so chunks decide which row of a key
-is the first that a host sees, and where the key belongs."""
+"""Flows whose order may differ. A sender drops rows that cannot be in a top, batch by batch: so the chunks
+decide which row of a key a host sees first, and the key's place."""
 
 
 def shares() -> list[Any]:
-    """(flow, workers): each flow is tried now with some workers, and with others where there is time."""
-    found = []
+    """Parameters (flow, workers): a flow runs with some workers now, and others in longer test runs."""
+    params = []
     for number, name in enumerate([*LONG, *LINEAR]):
         for place, (how, workers) in enumerate(WAYS.items()):
             now = place == number % len(WAYS) and name in NOW
             marks = [] if now else [pytest.mark.slow]
-            found.append(pytest.param(name, workers, id=f"{name}-{how}", marks=marks))
-    return found
+            params.append(pytest.param(name, workers, id=f"{name}-{how}", marks=marks))
+    return params
 
 
 @pytest.mark.parametrize(("name", "workers"), shares())
@@ -131,7 +131,7 @@ def test_workers_of_plain_hosts_make_no_difference(name: str) -> None:
 
 
 def random_chain(specs: list[Spec], epochs: Sequence[Partitions], workers: Settings) -> None:
-    """On plain hosts and on one: the same rows in the same order."""
+    """Assert that several hosts and one host give the same rows in the same order."""
     given = []
     for how, hosts, with_these in (("ordered", 2, SETTINGS), ("one_host", 1, workers)):
         with TemporaryDirectory() as store:

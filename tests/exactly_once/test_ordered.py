@@ -1,4 +1,4 @@
-"""Flows that are ordered: the same rows in the same order, whatever runs where and whatever fails."""
+"""Ordered flows: the same rows in the same order, on any hosts and whatever fails."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHOPS = pa.schema(
 
 
 class Numbered(KeyedProcessor):
-    """Gives each row as often as its item says, with how many its key has had."""
+    """Emits each row as often as its item says, with the number of rows of its key so far."""
 
     output_schema = "p long, n long, who string, item long, copy int, seen long"
 
@@ -50,7 +50,7 @@ class Numbered(KeyedProcessor):
 
 
 class Again(Numbered):
-    """The same for rows of another `Numbered`, each of them once."""
+    """Emits each row of another `Numbered` once, with the number of rows of its key so far."""
 
     output_schema = "p long, n long, copy int, seen long, again long"
 
@@ -80,7 +80,7 @@ TWO_KEYS = FlowPlan(
 
 
 def shop_rows(epoch: int, partitions: int) -> list[list[Row]]:
-    """Rows of which each partition has keys of its own in both steps, so that no two race."""
+    """Rows whose partitions have separate keys in both steps, so that partitions do not race."""
     pick = random.Random(epoch)
     return [
         [
@@ -97,24 +97,24 @@ def shop_rows(epoch: int, partitions: int) -> list[list[Row]]:
 
 
 def in_arrival_order(epochs: Sequence[Partitions]) -> list[list[tuple[Any, ...]]]:
-    """What TWO_KEYS does, row by row, in one thread."""
+    """The expected output of TWO_KEYS: row by row, in one thread."""
     seen: dict[Any, int] = {}
     out = []
     for parts in epochs:
-        given = []
+        output = []
         for row in (row for part in parts for row in part):
             first = seen[row["who"]] = seen.get(row["who"], 0) + 1
             for copy in range(row["item"] % 3):
                 if row["item"] != 11:
                     again = seen[row["item"]] = seen.get(row["item"], 0) + 1
-                    given.append((row["p"], row["n"], copy, first, again))
-        out.append(given)
+                    output.append((row["p"], row["n"], copy, first, again))
+        out.append(output)
     return out
 
 
 @dataclass(frozen=True)
 class World:
-    """What must make no difference."""
+    """Conditions that must make no difference."""
 
     hosts: int = 1
     moves: bool = False
@@ -135,7 +135,7 @@ WORLDS = {
 def ran(
     flow: FlowPlan, store: str, epochs: Sequence[Partitions], world: World, closings: int = 0
 ) -> list[list[tuple[Any, ...]]]:
-    """The rows that each epoch gave, in order; then those of the epochs after the end of the input."""
+    """The rows of each epoch in order, then those of the epochs after the end of input."""
     out = []
     many = replace(SETTINGS, host_cores=world.cores, chunk_rows=5)
     with cluster(flow, store, hosts=world.hosts, settings=many) as on:
@@ -162,19 +162,19 @@ def _move(on: MiniCluster, number: int) -> None:
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_rows_leave_in_the_order_of_arrival(tmp_path: Path, world: World, partitions: int) -> None:
-    """Through two steps with different keys and a map between them."""
+    """Rows pass two steps with different keys and a map between them."""
     epochs = [shop_rows(number, partitions) for number in range(EPOCHS)]
-    given = ran(TWO_KEYS, str(tmp_path), epochs, world)
-    assert given == in_arrival_order(epochs)
+    output = ran(TWO_KEYS, str(tmp_path), epochs, world)
+    assert output == in_arrival_order(epochs)
 
 
 def test_without_order_rows_come_host_by_host(tmp_path: Path) -> None:
-    """The same flow as above does not just happen to be in order."""
+    """A control: the same flow without `ordered` is not in order."""
     epochs = [shop_rows(number, 1) for number in range(EPOCHS)]
-    given = ran(replace(TWO_KEYS, ordered=False), str(tmp_path), epochs, World(3))
+    output = ran(replace(TWO_KEYS, ordered=False), str(tmp_path), epochs, World(3))
     expected = in_arrival_order(epochs)
-    assert given != expected
-    assert [sorted(row[:3] for row in rows) for rows in given] == [
+    assert output != expected
+    assert [sorted(row[:3] for row in rows) for rows in output] == [
         sorted(row[:3] for row in rows) for rows in expected
     ]
 
@@ -217,7 +217,7 @@ EVENTFUL = [name for name in CASES if not CASES[name].by_clock]
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", EVENTFUL)
 def test_whatever_happens_the_order_is_the_same(tmp_path: Path, name: str, seed: int) -> None:
-    """Moves, scaling, deaths and restarts, as they come; each epoch is compared with its twin, too."""
+    """Random moves, scaling, deaths and restarts; each epoch is also compared with its model."""
     pick = random.Random(f"{name} {seed}")
     turns = [replace(random_turn(pick, 2, 2), partitions=1) for _ in range(5)]
     calm = [replace(turn, requests=(), mishaps=(), reads=1) for turn in turns]
@@ -235,5 +235,5 @@ def test_whatever_happens_the_order_is_the_same(tmp_path: Path, name: str, seed:
 def test_an_aggregate_gives_keys_as_they_first_came(tmp_path: Path) -> None:
     pick = random.Random(1)
     rows = [{"k": pick.randrange(30), "v": 1} for _ in range(80)]
-    (given,) = ran(replace(SUMS, ordered=True), str(tmp_path), [[rows]], World(3))
-    assert [row[0] for row in given] == list(dict.fromkeys(row["k"] for row in rows))
+    (output,) = ran(replace(SUMS, ordered=True), str(tmp_path), [[rows]], World(3))
+    assert [row[0] for row in output] == list(dict.fromkeys(row["k"] for row in rows))

@@ -1,4 +1,4 @@
-"""Hosts that are stopped, or that a courier cannot reach: given up in time, and nothing is lost."""
+"""Hosts that are stopped, or that a courier cannot reach, are given up in time, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ QUICK = replace(
     exchange_timeout_ms=60_000,
     compact_epochs=3,
 )
-"""Whoever waits for a call to time out waits for a minute."""
+"""Settings with a call timeout of a minute, so that waiting for it would fail the tests."""
 LOST_S = QUICK.host_lost_ms / 1000
 POINTS = [name for name in FAULT_POINTS if name.startswith("host.")]
 QUICK_POINTS = ("host.assign", "host.channel", "host.serve", "host.seal", "host.compact")
@@ -41,12 +41,12 @@ BACK = Request("move", 0, 1, tuple(range(SLOTS // 2)))
 def until(condition: Callable[[], bool], seconds: float = 10) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "waited too long"
+        assert time.monotonic() < deadline, f"the condition did not hold within {seconds:g} s"
         time.sleep(0.01)
 
 
 def await_fence(flow: Trial, host: str) -> None:
-    """Let a host go on that was given up, and wait until it has noticed."""
+    """Resume a host that was given up, and wait until it has noticed."""
     flow.cluster.jobs.resume_given_up()
     until(lambda: host in flow.cluster.jobs.fenced)
 
@@ -56,8 +56,8 @@ def await_fence(flow: Trial, host: str) -> None:
     [pytest.param(p, marks=[] if p in QUICK_POINTS else [pytest.mark.slow]) for p in POINTS],
 )
 def test_a_host_that_is_stopped_anywhere_is_given_up(tmp_path: Path, point: str) -> None:
-    """In the middle of whatever it does, and with others that wait for it or fetch from it. Nobody can
-    kill it: calls to it must be given up by those who wait."""
+    """The host stops in the middle of its work, while others wait for it or fetch from it. It cannot be
+    killed: those who wait for it must give up their calls."""
     migration = "lazy" if point in ("host.fetch", "host.fetched", "host.serve") else "all_at_once"
     with trial("ledger", str(tmp_path), migration=migration, settings=QUICK) as flow:
         flow.take(Turn(1))
@@ -77,7 +77,7 @@ def test_a_host_that_is_stopped_anywhere_is_given_up(tmp_path: Path, point: str)
 
 
 def test_a_stopped_host_that_goes_on_is_fenced_off(tmp_path: Path) -> None:
-    """Its delta of the run that was given up comes late, if it does, and no manifest names it."""
+    """Its delta of the abandoned run may come late, and no manifest names it."""
     with trial("sums", str(tmp_path), hosts=2, settings=replace(QUICK, compact_epochs=99)) as flow:
         flow.take(Turn(1))
         runs = flow.take(Turn(2, mishaps=(Mishap("host.seal", "stop"),)))
@@ -91,21 +91,21 @@ def test_a_stopped_host_that_goes_on_is_fenced_off(tmp_path: Path) -> None:
 
 
 def test_the_only_host_of_a_step(tmp_path: Path) -> None:
-    """The epoch waits for its next incarnation, and says so."""
+    """The epoch waits for the host's next incarnation, and the status says so."""
     with trial("sums", str(tmp_path), hosts=1, settings=QUICK) as flow:
         flow.take(Turn(1))
         flow.cluster.jobs.stop("sums/0")
         began = time.monotonic()
-        with watching(flow) as told:
+        with watching(flow) as status:
             flow.take(Turn(2))
         assert time.monotonic() - began < LOST_S + 3
-        assert told.clear_of("epoch 1 run 1: waiting for")
+        assert status.clear_of("epoch 1 run 1: waiting for")
         await_fence(flow, "sums/0")
         flow.check()
 
 
 def test_a_host_that_is_stopped_while_nothing_happens(tmp_path: Path) -> None:
-    """It is given up without anybody having asked it for something: the next epoch does not wait."""
+    """The host is given up although no call to it is open: the next epoch does not wait."""
     with trial("sums", str(tmp_path), hosts=3, settings=QUICK) as flow:
         flow.take(Turn(1))
         flow.cluster.jobs.stop("sums/1")
@@ -133,7 +133,7 @@ def test_a_query_ends_although_a_host_is_stopped(tmp_path: Path) -> None:
 def test_one_bad_link_does_not_use_up_the_runs_of_an_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """The courier of partition 1 never reaches sums/1, in whichever incarnation; the driver does."""
+    """The courier of partition 1 never reaches sums/1, in any incarnation; the driver does."""
     with trial("sums", str(tmp_path), hosts=3, settings=QUICK) as flow:
         flow.take(Turn(1))
         cut_link(monkeypatch, flow, partition=1, host="sums/1", hangs=how == "unanswered")
@@ -190,7 +190,7 @@ class Mute:
 def cut_link(
     monkeypatch: pytest.MonkeyPatch, flow: Trial, partition: int, host: str, hangs: bool
 ) -> None:
-    """Let the courier of a partition not reach a host; if it `hangs`, it gets no answers from it."""
+    """Cut a courier's link to a host: calls fail, or if it `hangs`, they get no answer."""
     init, read = channels.Channels.__init__, channels.Channels.answer
     watch = channels.Channels._watch
 
@@ -219,11 +219,11 @@ def cut_link(
     monkeypatch.setattr(channels.Channels, "_watch", watched)
 
 
-# What is told
+# Status and log
 
 
-class Told:
-    """What the status said while an epoch ran."""
+class StatusLines:
+    """Lines of the status while an epoch ran."""
 
     def __init__(self) -> None:
         self.lines: set[str] = set()
@@ -233,17 +233,17 @@ class Told:
 
 
 @contextmanager
-def watching(flow: Trial) -> Iterator[Told]:
-    told, over = Told(), threading.Event()
+def watching(flow: Trial) -> Iterator[StatusLines]:
+    status, over = StatusLines(), threading.Event()
 
     def watch() -> None:
         while not over.wait(0.05):
-            told.lines |= {flow.cluster.runner.waiting, *flow.cluster.fleet.waiting}
+            status.lines |= {flow.cluster.runner.waiting, *flow.cluster.fleet.waiting}
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        yield told
+        yield status
     finally:
         over.set()
         watcher.join()
@@ -254,7 +254,7 @@ def test_the_log_has_one_line_for_a_lost_host_and_one_for_another_run(
 ) -> None:
     with trial("sums", str(tmp_path), hosts=2, settings=QUICK) as flow:
         flow.take(Turn(1))
-        with watching(flow) as told:
+        with watching(flow) as status:
             flow.take(Turn(2, mishaps=(Mishap("host.applied", "stop"),)))
         flow.epoch(everything("sums"))
     hosts = [r.getMessage() for r in caplog.records if r.name == "penstock.hosts"]
@@ -265,4 +265,4 @@ def test_the_log_has_one_line_for_a_lost_host_and_one_for_another_run(
     assert epochs[0].startswith("Epoch 1 is run again (run 2): host sums/")
     assert epochs[1].startswith("All is well again after ")
     assert "is back, and epoch 1 is durable after 2 runs." in epochs[1]
-    assert told.clear_of("epoch 1 run 1: waiting for couriers (1 s)")
+    assert status.clear_of("epoch 1 run 1: waiting for couriers (1 s)")

@@ -1,4 +1,4 @@
-"""The proof of exactly once: whatever fails while slots move, a flow gives what plain dicts give."""
+"""State is exactly once: whatever fails while slots move, a flow's output is that of plain dicts."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ ALL_SLOTS = tuple(range(SLOTS))
 
 
 def swap(flow: Trial, number: int) -> tuple[Request, ...]:
-    """All slots go to one host, which is another one each time."""
+    """A request that moves all slots to one host, a different one each time."""
     return tuple(Request("move", step, number, ALL_SLOTS) for step in range(2))
 
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_fault_at_each_point(tmp_path: Path, point: str) -> None:
-    """Only the death of the driver ends a query; and the next one goes on where it was."""
+    """Only the death of the driver ends a query, and the next driver continues where it was."""
     with trial("chain", str(tmp_path), settings=OFTEN, **NEEDS.get(point, {})) as flow:
         flow.take(Turn(1))
         for number, how in enumerate(hows(point)):
@@ -61,7 +61,7 @@ def test_a_fault_at_each_point(tmp_path: Path, point: str) -> None:
 @pytest.mark.parametrize("migration", MIGRATIONS)
 @pytest.mark.parametrize("name", FLOWS)
 def test_slots_move_under_a_flow(tmp_path: Path, name: str, migration: str) -> None:
-    """Moves, scale-out, scale-in and a restart; in the end everything is where it should be."""
+    """Moves, scale-out, scale-in and a restart; in the end all slots and rows are where they should be."""
     with trial(name, str(tmp_path), hosts=1, migration=migration) as flow:
         flow.take(Turn(0))
         for seed, request in enumerate(
@@ -96,7 +96,7 @@ def test_state_that_memory_does_not_hold(tmp_path: Path, migration: str, limit: 
 @pytest.mark.parametrize("migration", MIGRATIONS)
 @pytest.mark.parametrize("name", ["sums", "ledger"])
 def test_a_run_is_given_up_while_slots_come(tmp_path: Path, name: str, migration: str) -> None:
-    """What came with it counts as not come, and is asked for again."""
+    """Slots that arrived in the abandoned run count as missing, and are requested again."""
     with trial(name, str(tmp_path), migration=migration) as flow:
         for seed in range(4):
             flow.take(Turn(seed))
@@ -127,7 +127,7 @@ def test_any_story_gives_what_dicts_give(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_long_life_of_moves(tmp_path: Path, seed: int) -> None:
-    """Nobody dies, but calls break and slots are always on their way: what is old must not count."""
+    """No process dies, but calls break and slots are always moving: old messages must not count."""
     pick = random.Random(seed)
     name = "sums" if seed >= 6 else "ledger"
     migration = ("lazy(0)", "lazy", "batched(3)")[seed % 3]

@@ -1,5 +1,5 @@
-"""Two drivers on one checkpoint: the older one sleeps anywhere in its epoch, and wakes up anywhere in
-the newer one's. State is the newer one's, and the older one ends with an error."""
+"""Two drivers on one checkpoint: the older one stops anywhere in its epoch, and resumes anywhere in the
+newer one's epoch. State is the newer one's, and the older one ends with an error."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ POINTS = {
     "manifest": 1,
     "clean-up": 1,
 }
-"""Where the older driver may fall asleep, and how often it passes there in an epoch or its upkeep. The
-last two are behind its look at the owners: about to write a manifest, about to remove deltas."""
+"""Points at which the older driver may stop, and how often it passes them in an epoch or its upkeep. The
+last two come after its check of the owner: before it writes a manifest, and before it removes deltas."""
 _PATIENCE_S = 20.0
 
 
 class Sleep:
-    """Holds the first to pass a point, until it is woken up."""
+    """Holds the first process at a point until it is released."""
 
     def __init__(self) -> None:
         self.begun, self.over = threading.Event(), threading.Event()
@@ -61,7 +61,7 @@ def fault(point: str, epoch: int, sleep: Sleep, hit: int) -> Fault:
 
 
 def trial(seed: int, store: Path) -> bool:
-    """One schedule. Returns whether the older driver fell asleep in it."""
+    """Run one schedule; return whether the older driver stopped in it."""
     pick = random.Random(seed)
     name = pick.choice(["sums", "ledger"])
     flow, twin = FLOWS[name]
@@ -80,9 +80,9 @@ def trial(seed: int, store: Path) -> bool:
             running = pool.submit(old.run, rows)
             while not (sleep.begun.wait(0.01) or running.done()):
                 pass
-            # Upkeep goes on behind an epoch that is done.
+            # Upkeep runs after an epoch is done.
             asleep = sleep.begun.is_set() or (running.done() and sleep.begun.wait(0.2))
-            # Spark replays an epoch whose commit it has not written.
+            # Spark replays an epoch whose commit is missing.
             done = running.done() and pick.random() < 0.5
             if done:
                 running.result()

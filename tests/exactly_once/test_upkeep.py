@@ -1,4 +1,4 @@
-"""Compaction and clean-up: neither waits for the other, nor an epoch for them, whatever fails."""
+"""Compaction and clean-up do not wait for each other, and no epoch waits for them, whatever fails."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ORPHAN = "runs/sums/000000000000-gone-0.arrow"
 
 
 def base(on: MiniCluster) -> int:
-    """The version that the next epoch's chain begins at."""
+    """The version at which the next epoch's chain of deltas begins."""
     return on.runner.versions.base
 
 
@@ -33,13 +33,13 @@ def layout(on: MiniCluster) -> Layout:
 
 
 def until(flow: Trial, condition: Callable[[], bool], epochs: int = 60) -> None:
-    """Let epochs pass until something is so."""
+    """Run epochs until a condition holds."""
     for _ in range(epochs):
         if condition():
             return
         flow.epoch(everything("sums"))
         flow.cluster.await_upkeep()
-    raise AssertionError("it did not come to that")
+    raise AssertionError(f"the condition did not hold within {epochs} epochs")
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -47,7 +47,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_a_host_that_hangs_loses_its_part(tmp_path: Path) -> None:
-    """The others go on for as long as it hangs, and an end of the query does not wait for it."""
+    """The others continue while it hangs, and the end of the query does not wait for it."""
     with trial("sums", str(tmp_path), hosts=3, settings=PATIENT) as flow:
         stuck = Fault("host.compact", do="hang", where={"host": "sums/1"}, hits=())
         with armed(stuck) as faults:
@@ -124,7 +124,7 @@ def test_a_slow_compaction_does_not_pile_up(tmp_path: Path) -> None:
 def test_clean_up_goes_on_without_compaction(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And both are told, once when they fail and once when they work again."""
+    """Both failures are logged, once when they begin and once when they end."""
     with trial("sums", str(tmp_path), settings=OFTEN) as flow:
         store, on = Store(str(tmp_path)), flow.cluster
         with armed(Fault("host.compact", do=OSError, hits=())):

@@ -1,4 +1,4 @@
-"""One real Kafka broker for all tests that need it."""
+"""A real Kafka broker for all tests that need one."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def kafka() -> Iterator[Broker]:
 
 @pytest.fixture
 def topic(kafka: Broker, request: pytest.FixtureRequest) -> str:
-    """A topic of three partitions, of the test alone."""
+    """A topic of three partitions for one test."""
     return kafka.create(request.node.name.replace("[", "-").replace("]", ""), 3)

@@ -1,4 +1,4 @@
-"""Flows in processes of their own, from the outside."""
+"""Control over flows in their own processes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 WAIT_S = 240.0
-"""A busy machine is no failure."""
+"""Seconds that a test waits for a condition: enough for a busy machine."""
 
 
 class FlowProcess:
-    """A flow in a process of its own. What it writes to stderr goes to a file."""
+    """A flow in its own process. Its stderr goes to a file."""
 
     module = "tests.kafka.flow_process"
 
@@ -31,7 +31,7 @@ class FlowProcess:
             )
 
     def ask(self, expression: str) -> Any:
-        """What an expression about `query` gives."""
+        """The value of an expression about `query`."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{expression}\n")
         self._process.stdin.flush()
@@ -45,7 +45,7 @@ class FlowProcess:
             time.sleep(0.02)
 
     def goes_on(self) -> None:
-        """Wait for three epochs that have been read since now, by everybody."""
+        """Wait for three further epochs, until all hosts and couriers are up."""
         epoch = self.ask("query.progress[-1].epoch if query.progress else -1")
         self.until(
             f"query.progress and query.progress[-1].epoch >= {epoch} + 3 and query.status.pending_slots"
@@ -53,11 +53,11 @@ class FlowProcess:
         )
 
     def pid(self, name: str) -> int:
-        found: int = self.ask(f"(query.status.hosts | query.status.couriers)[{name!r}]")
-        return found
+        pid: int = self.ask(f"(query.status.hosts | query.status.couriers)[{name!r}]")
+        return pid
 
     def kill(self) -> list[int]:
-        """Kill the driver; returns the processes of its tasks."""
+        """Kill the driver; return the process ids of its tasks."""
         tasks = self.ask("[*query.status.hosts.values(), *query.status.couriers.values()]")
         self._process.kill()
         self._process.communicate()

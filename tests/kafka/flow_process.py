@@ -1,8 +1,8 @@
-"""A live flow in a process of its own, which can be killed: told what to do by lines on its stdin.
+"""A live flow in its own process, which can be killed. Lines on its stdin control it.
 
     python -m tests.kafka.flow_process SERVERS INPUT OUTPUT CHECKPOINT DELIVERY [POINT ...]
 
-Each line is a Python expression about `query`; what it gives is answered as a line of JSON. Whoever
+Each line is a Python expression about `query`; its value is printed as a line of JSON. The process that
 passes POINT for the fifth time is killed.
 """
 
@@ -20,7 +20,7 @@ FIRST, SECOND = "window-1", "aggregate-2"
 
 
 def flow(servers: str, topic: str) -> ps.Flow:
-    """Windows per user, and totals over them."""
+    """Windows per user, and totals of the windows."""
     orders = ps.kafka(servers, topic, schema="user string, amount long, at timestamp")
     return (
         ps.flow(orders, event_time="at", delay="1s")
@@ -36,7 +36,7 @@ def start(
     servers: str, source: str, output: str, checkpoint: str, delivery: Any, *points: str
 ) -> FlowQuery:
     faults = tuple(Fault(point, do="kill", hits=(5,)) for point in points)
-    arm(faults)  # those of the driver's own points
+    arm(faults)  # For the driver's own points.
     return flow(servers, source).start(
         ps.to("kafka", servers=servers, topic=output, key="user"),
         checkpoint=checkpoint,

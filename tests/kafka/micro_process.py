@@ -1,9 +1,9 @@
-"""A flow in micro-batches, by Spark's connector, in a process of its own, which can be killed: told what to
-do by lines on its stdin.
+"""A flow in micro-batches, with Spark's connector, in its own process, which can be killed. Lines on its
+stdin control it.
 
     python -m tests.kafka.micro_process SERVERS INPUT OUTPUT CHECKPOINT DELIVERY [LATENCY [MASTER]]
 
-OUTPUT is a topic. Each line is a Python expression about `query`; what it gives is answered as JSON.
+OUTPUT is a topic. Each line is a Python expression about `query`; its value is printed as JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.testing.answering import answer_until_closed
 def start(
     servers: str, source: str, output: str, checkpoint: str, delivery: Any, latency: str = "1s"
 ) -> FlowQuery:
-    """Totals of each user, from a topic to a topic."""
+    """Totals of each user, from one topic to another."""
     orders = ps.kafka(servers, source, schema="user string, amount long, at timestamp")
     return (
         ps.flow(orders)

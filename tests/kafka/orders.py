@@ -1,5 +1,5 @@
-"""Orders that a producer sends while things fail, what a batch computation makes of them, and what a
-consumer gets: with repeats, and without."""
+"""Orders that a producer sends while parts fail, their totals by a batch computation, and the rows that a
+consumer gets, with and without repeats."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _END = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 class Orders(threading.Thread):
-    """Sends some hundred orders a second to a topic of some partitions, with keys and event times that are
-    up to half a second out of order, and remembers them."""
+    """Sends hundreds of orders per second to a topic, with keys and event times that are up to half a second
+    out of order, and remembers them."""
 
     def __init__(self, servers: str, topic: str, rate: int = 400) -> None:
         super().__init__(name="orders", daemon=True)
@@ -30,7 +30,7 @@ class Orders(threading.Thread):
             {"bootstrap.servers": servers, "enable.idempotence": True, "log_level": 2}
         )
         self.partitions = 3
-        """Of the topic, that are sent to."""
+        """Number of the topic's partitions that orders are sent to."""
         self.sent: list[tuple[str, int, datetime]] = []
 
     def run(self) -> None:
@@ -43,7 +43,7 @@ class Orders(threading.Thread):
             self._producer.poll(0)
 
     def use(self, partitions: int) -> None:
-        """Send to so many partitions from now on; waits until the producer knows of them."""
+        """Send to this number of partitions from now on; wait until the producer knows them."""
         while (
             len(self._producer.list_topics(self._topic, 10).topics[self._topic].partitions)
             < partitions
@@ -52,7 +52,7 @@ class Orders(threading.Thread):
         self.partitions = partitions
 
     def end(self) -> None:
-        """Stop, and let all windows close."""
+        """Stop sending, after rows that close all windows."""
         self._halted.set()
         self.join()
         for partition in range(self.partitions):
@@ -63,7 +63,7 @@ class Orders(threading.Thread):
     def _send(self, user: str, amount: int, at: datetime, partition: int | None = None) -> None:
         if user != "the end":
             self.sent.append((user, amount, at))
-        if partition is None:  # not by the key: couriers share the rows of a user
+        if partition is None:  # Not by key: several couriers get the rows of a user.
             partition = self._random.randrange(self.partitions)
         value = json.dumps({"user": user, "amount": amount, "at": at.isoformat()})
         self._producer.produce(self._topic, value, user, partition, on_delivery=self._note)
@@ -72,18 +72,18 @@ class Orders(threading.Thread):
         self._lost += error is not None
 
     def totals(self) -> dict[str, tuple[int, int, int]]:
-        """User -> windows, orders, and their total amount, as a batch computation has them."""
+        """User -> windows, orders, and their total amount, by a batch computation."""
         windows: dict[str, set[datetime]] = {}
-        found: dict[str, tuple[int, int, int]] = {}
+        totals: dict[str, tuple[int, int, int]] = {}
         for user, amount, at in self.sent:
             windows.setdefault(user, set()).add(at.replace(microsecond=0))
-            _, n, total = found.get(user, (0, 0, 0))
-            found[user] = (len(windows[user]), n + 1, total + amount)
-        return found
+            _, n, total = totals.get(user, (0, 0, 0))
+            totals[user] = (len(windows[user]), n + 1, total + amount)
+        return totals
 
 
 class Got(NamedTuple):
-    """A row that a consumer got, and where it came from."""
+    """A row that a consumer got, and its origin."""
 
     user: str
     values: tuple[int, int, int]
@@ -94,7 +94,7 @@ class Got(NamedTuple):
 
 
 class Output(threading.Thread):
-    """Consumes a topic of one partition, all of it or committed rows only."""
+    """Consumes a topic of one partition: all rows, or only committed ones."""
 
     def __init__(self, servers: str, topic: str, committed: bool = False) -> None:
         super().__init__(name="output", daemon=True)
@@ -115,8 +115,8 @@ class Output(threading.Thread):
     def _take(self, message: Any) -> None:
         row, headers = json.loads(message.value()), dict(message.headers())
         _, epoch, _ = map(int, headers["penstock-id"].split(b"-"))
-        told = [one.split(b"-") for one in headers["penstock-run"].split(b",")]
-        (run, since), *earlier = [(int(run), int(since)) for run, since in told]
+        runs = [one.split(b"-") for one in headers["penstock-run"].split(b",")]
+        (run, since), *earlier = [(int(run), int(since)) for run, since in runs]
         if row["user"] != "the end":
             values = (row["windows"], row["n"], row["total"])
             self.rows.append(Got(row["user"], values, epoch, run, since, tuple(earlier)))
@@ -128,15 +128,15 @@ class Output(threading.Thread):
 
 
 def counting(rows: Iterable[Got]) -> list[Got]:
-    """The rows that count: no later run began with their epoch, or before it."""
+    """The rows that count: those whose epoch no later run repeated."""
     rows = list(rows)
     runs = {run: since for row in rows for run, since in ((row.run, row.since), *row.earlier)}
     return [row for row in rows if not any(r > row.run and s <= row.epoch for r, s in runs.items())]
 
 
 def newest(rows: Iterable[Got]) -> dict[str, tuple[int, int, int]]:
-    """User -> what was last told of it."""
-    found: dict[str, tuple[int, int, int]] = {}
+    """User -> its last values."""
+    latest: dict[str, tuple[int, int, int]] = {}
     for row in rows:
-        found[row.user] = max(found.get(row.user, row.values), row.values)
-    return found
+        latest[row.user] = max(latest.get(row.user, row.values), row.values)
+    return latest

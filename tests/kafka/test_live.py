@@ -1,5 +1,5 @@
-"""A live flow between two topics of a real broker, in a process of its own, through everything that can
-happen to it: state and output are those of a batch computation."""
+"""A live flow between two topics of a real broker, in its own process, through all kinds of failures: state
+and output are those of a batch computation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_flow_survives_everything(kafka: Broker, topic: str, tmp_path: Path) -
     orders, output = Orders(*arguments[:2]), Output(arguments[0], arguments[2])
     flow = FlowProcess(*arguments, log=log)
     try:
-        flow.until("query.progress")  # of a topic without rows
+        flow.until("query.progress")  # The topic has no rows yet.
         orders.start()
         flow.goes_on()
 
@@ -84,9 +84,9 @@ def test_a_flow_survives_everything(kafka: Broker, topic: str, tmp_path: Path) -
         orders.end() if orders.is_alive() else None
         output.end()
     assert len(wanted) == USERS
-    told = counting(output.rows)
-    assert newest(told) == wanted
-    assert max(Counter((row.user, row.values[0]) for row in told).values()) == 1
+    rows = counting(output.rows)
+    assert newest(rows) == wanted
+    assert max(Counter((row.user, row.values[0]) for row in rows).values()) == 1
     assert len({row.run for row in output.rows}) >= 8
     assert state(checkpoint) == wanted
     traces = [line for line in log.read_text().splitlines() if line.startswith("\tat ")]
@@ -94,7 +94,7 @@ def test_a_flow_survives_everything(kafka: Broker, topic: str, tmp_path: Path) -
 
 
 def test_committed_rows_are_seen_once(kafka: Broker, topic: str, tmp_path: Path) -> None:
-    """Through deaths of couriers and drivers between the end of an epoch and its transaction."""
+    """Couriers and drivers die between the end of an epoch and its transaction."""
     checkpoint, log = str(tmp_path / "checkpoint"), tmp_path / "log"
     arguments = (kafka.servers, topic, kafka.create(f"{topic}-out"), checkpoint, "transactional")
     orders, output = Orders(*arguments[:2]), Output(arguments[0], arguments[2], committed=True)
@@ -131,8 +131,8 @@ def test_committed_rows_are_seen_once(kafka: Broker, topic: str, tmp_path: Path)
 
 
 def state(checkpoint: str) -> dict[str, tuple[int, int, int]]:
-    """User -> what the store has of it."""
+    """User -> its state in the store."""
     entries = Checkpoint(checkpoint).entries(SECOND, None, 10 * USERS).entries
     columns = ("count(*)", "sum(n)", "sum(total)")
-    found = {e.key["user"]: tuple(e.state[column] for column in columns) for e in entries}
-    return {user: (windows, n, total) for user, (windows, n, total) in found.items()}
+    stored = {e.key["user"]: tuple(e.state[column] for column in columns) for e in entries}
+    return {user: (windows, n, total) for user, (windows, n, total) in stored.items()}

@@ -1,5 +1,5 @@
-"""A flow in micro-batches between two topics of a real broker, by Spark's connector, in a process of its own:
-state and output are those of a batch computation, whatever is stopped, killed or restarted in between."""
+"""A flow in micro-batches between two topics of a real broker, with Spark's connector, in its own process:
+state and output are those of a batch computation, whatever is stopped, killed or restarted meanwhile."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ from tests.kafka.orders import USERS, Orders
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
 STEP = "aggregate-1"
 AWAY_S = 65
-"""Seconds that the broker is away: longer than a transaction may take, for the broker."""
+"""Seconds that the broker is down: longer than its limit for a transaction."""
 BACK_S = 30
-"""Seconds until three epochs are read after that, on a busy machine, too."""
+"""Seconds to wait for three epochs after that: enough for a busy machine."""
 Totals = dict[str, tuple[int, int]]
 
 
 class MicroProcess(FlowProcess):
-    """A flow of `micro_process` in a process of its own."""
+    """A flow of `micro_process` in its own process."""
 
     module = "tests.kafka.micro_process"
 
 
 def totals(orders: Orders) -> Totals:
-    """User -> orders and their total amount, as a batch computation has them."""
-    found: Totals = {"the end": (orders.partitions, 0)}
+    """User -> orders and their total amount, by a batch computation."""
+    totals: Totals = {"the end": (orders.partitions, 0)}
     for user, amount, _ in orders.sent:
-        n, total = found.get(user, (0, 0))
-        found[user] = (n + 1, total + amount)
-    return found
+        n, total = totals.get(user, (0, 0))
+        totals[user] = (n + 1, total + amount)
+    return totals
 
 
 def rows_of(messages: Iterable[Any]) -> list[tuple[str, tuple[int, int], int, int]]:
-    """User, what was told of it, the epoch, and the run, of the messages in a topic."""
-    found = []
+    """User, values, epoch and run of the messages in a topic."""
+    rows = []
     for message in messages:
         row, headers = json.loads(message.value()), dict(message.headers())
         epoch = int(headers["penstock-id"].split(b"-")[1])
         run, since = map(int, headers["penstock-run"].split(b"-"))
         assert message.key().decode() == row["user"]
         assert since == epoch
-        found.append((row["user"], (row["n"], row["total"]), epoch, run))
-    return found
+        rows.append((row["user"], (row["n"], row["total"]), epoch, run))
+    return rows
 
 
 def state(checkpoint: str) -> Totals:
@@ -74,7 +74,7 @@ def test_a_flow_in_micro_batches_survives_everything(
         orders.start()
         goes_on(flow)
 
-        if delivery == "at_once":  # a stop in good order, and partitions that are new
+        if delivery == "at_once":  # A regular stop, and new partitions.
             flow.stop()
             flow = MicroProcess(*arguments, log=log)
             goes_on(flow)
@@ -90,7 +90,7 @@ def test_a_flow_in_micro_batches_survives_everything(
         assert time.monotonic() - back < BACK_S
 
         flow.until("query.status.message == 'running'")
-        tasks = flow.kill()  # at any point of an epoch: one is always under way
+        tasks = flow.kill()  # At any point of an epoch: one is always running.
         flow = MicroProcess(*arguments, log=log)
         goes_on(flow)
         wait(lambda: all(is_gone(pid) for pid in tasks))
@@ -102,25 +102,25 @@ def test_a_flow_in_micro_batches_survives_everything(
         flow.end()
         orders.end() if orders.is_alive() else None
     assert state(str(checkpoint)) == wanted
-    told = rows_of(kafka.messages(out))
-    if delivery == "at_once":  # what comes again has the epoch that it had, and a later run
+    rows = rows_of(kafka.messages(out))
+    if delivery == "at_once":  # Repeated rows have the same epoch and a later run.
         last: dict[int, int] = {}
-        for _, _, epoch, run in told:
+        for _, _, epoch, run in rows:
             last[epoch] = max(run, last.get(epoch, 0))
-        told = [row for row in told if row[3] == last[row[2]]]
-    assert max(Counter((user, epoch) for user, _, epoch, _ in told).values()) == 1
-    assert newest(told) == wanted
+        rows = [row for row in rows if row[3] == last[row[2]]]
+    assert max(Counter((user, epoch) for user, _, epoch, _ in rows).values()) == 1
+    assert newest(rows) == wanted
 
 
 def newest(rows: Iterable[tuple[str, tuple[int, int], int, int]]) -> Totals:
-    found: Totals = {}
+    latest: Totals = {}
     for user, values, _, _ in rows:
-        found[user] = max(found.get(user, values), values)
-    return found
+        latest[user] = max(latest.get(user, values), values)
+    return latest
 
 
 def goes_on(flow: FlowProcess) -> None:
-    """Wait for three epochs with rows that have been read since now."""
+    """Wait for three further epochs with rows."""
     epoch = flow.ask("query.progress[-1].epoch if query.progress else -1")
     flow.until(f"len([p for p in query.progress if p.epoch > {epoch} and p.rows]) >= 3")
 
@@ -151,7 +151,7 @@ def test_a_backlog_of_an_hour_is_caught_up_with_bounded_epochs(
         epochs = flow.ask(
             "[(p.rows, p.latency and p.latency.mean_ms, p.started_ms) for p in query.progress]"
         )
-        # After the catch-up rows are as young as ever.
+        # After the catch-up, latency is low again.
         sent = [{"value": b'{"user": "u1", "amount": 1}', "partition": n % 3} for n in range(300)]
         for first in range(0, 300, 30):
             kafka.produce(topic, sent[first : first + 30])

@@ -1,7 +1,7 @@
-"""The same topic in micro-batches, with Spark's connector, and as a live courier reads it: the same rows,
-and the same dead letters; and messages written by Spark.
+"""The same topic read in micro-batches, with Spark's connector, and by a live courier: the same rows and the
+same dead letters; and messages written by Spark.
 
-Spark runs in a process of its own: its session has the connector.
+Spark runs in its own process, with the connector in its session.
 """
 
 from __future__ import annotations
@@ -124,6 +124,6 @@ def test_micro_batches_read_what_a_courier_reads(kafka: Broker, topic: str, tmp_
     words = [row["word"] for row in live if row["word"] is not None]
     assert counts == {word: {"word": word, "n": words.count(word)} for word in set(words)}
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    told = [path for path in files if b"HUSH" in path.read_bytes()]
-    assert not told, "a password is in the checkpoint, or in Spark's event log"
+    leaks = [path for path in files if b"HUSH" in path.read_bytes()]
+    assert not leaks, "a password is in the checkpoint, or in Spark's event log"
     assert "HUSH" not in done.stderr

@@ -1,4 +1,4 @@
-"""Kafka in front of a standalone cluster: the connector is shipped to executors, and one is killed."""
+"""Kafka with a standalone cluster: executors get the connector with the job, and one is killed."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ def test_an_executor_is_killed_between_two_topics(kafka: Broker, tmp_path: Path)
         finally:
             flow.end()
             orders.end() if orders.is_alive() else None
-    told = rows_of(kafka.messages(out))
-    assert len({(user, epoch) for user, _, epoch, _ in told}) == len(told), "each row once"
+    rows = rows_of(kafka.messages(out))
+    assert len({(user, epoch) for user, _, epoch, _ in rows}) == len(rows), "each row once"
     assert state(checkpoint) == wanted

@@ -1,4 +1,4 @@
-"""The sink, with a real broker: keys, values, ids; a failed delivery is an error."""
+"""The sink with a real broker: keys, values and ids; a failed delivery is an error."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def test_rows_arrive_in_their_order_with_key_and_id(kafka: Broker, topic: str) -
     writer.write(ROWS, RowIds(2, 7, 0, run=88, since=5))
     writer.write(ROWS, RowIds(2, 7, 3, run=88, since=5))
     writer.flush(7)
-    found = kafka.messages(topic)
+    messages = kafka.messages(topic)
     writer.close()
-    of_a = [message for message in found if message.key() == b"a"]
+    of_a = [message for message in messages if message.key() == b"a"]
     assert [json.loads(m.value()) for m in of_a] == [{"user": "a", "n": n} for n in (1, 3, 1, 3)]
     assert [m.headers() for m in of_a] == [
         [("penstock-id", f"2-7-{n}".encode()), ("penstock-run", b"88-5")] for n in (0, 2, 3, 5)
     ]
-    assert len(found) == 6
+    assert len(messages) == 6
 
 
 def test_columns_key_and_value_as_in_sparks_writer(kafka: Broker, topic: str) -> None:
@@ -45,8 +45,8 @@ def test_columns_key_and_value_as_in_sparks_writer(kafka: Broker, topic: str) ->
     writer.write(rows, RowIds(0, 1, 0))
     writer.flush(1)
     writer.close()
-    found = {(message.key(), message.value()) for message in kafka.messages(topic)}
-    assert found == {(b"k", b"one"), (None, b"two")}
+    messages = {(message.key(), message.value()) for message in kafka.messages(topic)}
+    assert messages == {(b"k", b"one"), (None, b"two")}
 
 
 def test_a_topic_that_is_not_there_is_an_error(kafka: Broker) -> None:
@@ -78,12 +78,12 @@ def test_values_go_through_all_formats(kafka: Broker) -> None:
         writer.close()
         source = ps.kafka(kafka.servers, topic, schema=schema, format=format, arrival=None)
         reader, rows = source.reader({f"{topic}/0": 0}), 0
-        found = []
+        results = []
         while rows < 3:
-            found += reader.poll(1000, 100)
-            rows = sum(polled.batch.num_rows for polled in found)
+            results += reader.poll(1000, 100)
+            rows = sum(polled.batch.num_rows for polled in results)
         reader.close()
-        assert pa.Table.from_batches([p.batch for p in found]).to_pylist() == ROWS.to_pylist()
+        assert pa.Table.from_batches([p.batch for p in results]).to_pylist() == ROWS.to_pylist()
 
 
 def test_transactions_go_on_after_the_broker_was_killed(kafka: Broker, topic: str) -> None:
@@ -97,7 +97,7 @@ def test_transactions_go_on_after_the_broker_was_killed(kafka: Broker, topic: st
         while not ended.is_set():
             try:
                 delivery.deliver(ROWS, RowIds(0, epoch, 0, 1, 0))
-            except DeliveryError:  # the same epoch again: it counts once
+            except DeliveryError:  # The same epoch again: it counts once.
                 continue
             delivered.append(epoch)
             epoch += 1

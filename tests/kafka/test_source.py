@@ -1,4 +1,4 @@
-"""The source, with a real broker: positions, several partitions, starting offsets, what is gone."""
+"""The source with a real broker: positions, several partitions, starting offsets, and deleted messages."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def read(
     source: KafkaSource, positions: Mapping[str, int], rows: int, most: int = 1000
 ) -> list[Polled]:
     reader = source.reader(positions)
-    found: list[Polled] = []
+    results: list[Polled] = []
     try:
         for _ in range(200):
-            if sum(polled.batch.num_rows + len(polled.bad) for polled in found) >= rows:
+            if sum(polled.batch.num_rows + len(polled.bad) for polled in results) >= rows:
                 break
-            found += reader.poll(100, most)
-        return found
+            results += reader.poll(100, most)
+        return results
     finally:
         reader.close()
 
@@ -66,10 +66,12 @@ def test_all_rows_of_all_partitions_come_with_what_their_messages_have(
     )
     assert source.partitions() == [f"{topic}/{n}" for n in range(3)]
 
-    found = read(source, source.first(source.partitions()), 3000)
+    results = read(source, source.first(source.partitions()), 3000)
 
-    assert {polled.batch.schema for polled in found} == {source.schema}
-    rows = sorted((row for one in found for row in one.batch.to_pylist()), key=lambda row: row["n"])
+    assert {polled.batch.schema for polled in results} == {source.schema}
+    rows = sorted(
+        (row for one in results for row in one.batch.to_pylist()), key=lambda row: row["n"]
+    )
     assert [row["n"] for row in rows] == list(range(3000))
     for row in rows[:50]:
         n = row["n"]
@@ -95,9 +97,9 @@ def test_a_new_reader_goes_on_where_another_was(kafka: Broker, topic: str) -> No
 def test_a_reader_has_only_its_partitions(kafka: Broker, topic: str) -> None:
     fill(kafka, topic, range(300))
     source = ps.kafka(kafka.servers, topic, schema=SCHEMA)
-    found = read(source, {f"{topic}/1": 10}, 90)
-    assert numbers(found) == [n for n in range(300) if n % 3 == 1][10:]
-    assert {polled.partition for polled in found} == {f"{topic}/1"}
+    results = read(source, {f"{topic}/1": 10}, 90)
+    assert numbers(results) == [n for n in range(300) if n % 3 == 1][10:]
+    assert {polled.partition for polled in results} == {f"{topic}/1"}
 
 
 def test_starting_offsets(kafka: Broker, topic: str) -> None:
@@ -155,8 +157,8 @@ def test_arrow_messages_of_many_rows(kafka: Broker, topic: str) -> None:
     values = ps.kafka("-", "-", schema=rows.schema, format="arrow").format.encode(rows)
     kafka.produce(topic, [{"value": value, "partition": 0, "key": "k"} for value in values * 2])
     source = ps.kafka(kafka.servers, topic, schema=rows.schema, format="arrow", metadata=["offset"])
-    found = read(source, {f"{topic}/0": 0}, 6)
-    rows_read = [row for one in found for row in one.batch.to_pylist()]
+    results = read(source, {f"{topic}/0": 0}, 6)
+    rows_read = [row for one in results for row in one.batch.to_pylist()]
     assert [(row["n"], row["offset"]) for row in rows_read] == [
         (n, o) for o in (0, 1) for n in (1, 2, 3)
     ]

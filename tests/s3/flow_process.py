@@ -1,9 +1,9 @@
-"""A flow with its checkpoint on S3, in a process of its own, told what to do by lines on its stdin.
+"""A flow with its checkpoint on S3, in its own process. Lines on its stdin control it.
 
     python -m tests.s3.flow_process ARGUMENTS
 
 The arguments are a `Run` as JSON. Each line is a Python expression about `query` and `again()`, which starts
-the same flow once more on the same checkpoint; what it gives is answered as a line of JSON.
+the same flow again on the same checkpoint; its value is printed as a line of JSON.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Run:
     out: str
     rows: int | None
     s3a: dict[str, str]
-    """Spark's settings for S3, by their names behind `fs.s3a.`."""
+    """Spark's settings for S3, by their names after `fs.s3a.`."""
     close: bool = False
 
 
 def start(run: Run) -> FlowQuery:
-    """Windows of a tenth of a second, and how many rows each had."""
+    """Windows of a tenth of a second with the number of their rows."""
     options: dict[str, Any] = {"mode": "live", "checkpoint_every": "300ms", "close": run.close}
     return (
         ps.flow(ps.rate(RATE, keys=KEYS, rows=run.rows), event_time="arrival")

@@ -1,5 +1,5 @@
-"""Flows in both modes with their checkpoints on S3, through everything that a store and a driver may do:
-each row counts once."""
+"""Flows in both modes with their checkpoints on S3, through failures of the store and the driver: each row
+counts once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BAD = (
 
 @pytest.fixture
 def server(s3: S3Server) -> Iterator[S3Server]:
-    """A server of the test's own, which may be killed."""
+    """A server for one test, which may be killed."""
     with running_s3() as made:
         yield made
 
@@ -42,7 +42,7 @@ class S3Flow(FlowProcess):
     module = "tests.s3.flow_process"
 
     def goes_on(self, epochs: int = 4) -> None:
-        """Wait for so many epochs from now on."""
+        """Wait for this number of further epochs."""
         last = self.ask("query.progress[-1].epoch if query.progress else -1")
         self.until(f"query.progress and query.progress[-1].epoch >= {last} + {epochs}")
 
@@ -59,7 +59,7 @@ class Trial:
 
     @contextmanager
     def flow(self, **changes: Any) -> Iterator[S3Flow]:
-        """The flow in a process, which is killed at the end of the block."""
+        """The flow in its own process, which is killed at the end of the block."""
         flow = S3Flow(codec.text(replace(self.run, **changes)), log=self.log)
         try:
             yield flow
@@ -67,8 +67,8 @@ class Trial:
             flow.end()
 
     def check(self) -> None:
-        """Let the flow end, in live mode, and see that each row counted once."""
-        rows = int(RATE * (time.monotonic() - self.began))  # more than have come yet
+        """Let the flow end, in live mode, and check that each row counted once."""
+        rows = int(RATE * (time.monotonic() - self.began))  # More than have arrived yet.
         with self.flow(mode="live", rows=rows, close=True) as flow:
             flow.until("not query.is_active")
             assert flow.ask("query.status.state") == "finished"
@@ -85,7 +85,7 @@ def trial(request: pytest.FixtureRequest, server: S3Server, tmp_path: Path) -> I
 
 
 def test_each_row_counts_once_whatever_fails(trial: Trial) -> None:
-    """Bad answers, a server that is killed and comes back, and then a driver that is killed."""
+    """Bad answers, a server that is killed and comes back, and a driver that is killed."""
     with trial.flow() as flow:
         flow.goes_on(2)
         trial.proxy.order(*BAD)

@@ -1,5 +1,5 @@
-"""The local cluster of `penstock.testing`, fed with dicts, and with what only trials need: control over
-hosts, burst workers, and a look into the store."""
+"""The local cluster of `penstock.testing`, fed with dicts, with additions for trials: control over hosts,
+burst workers, and access to the store."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SETTINGS = Settings(
     keep_epochs=3,
 )
 PLAIN = replace(SETTINGS, faults=(Fault("courier.sender", Uncombined(), hits=()),))
-"""Couriers send a record of each row."""
+"""Settings with which couriers send a record per row."""
 
 SECOND = SLA(1000, 1000)
 NEVER = 1 << 62
@@ -71,23 +71,23 @@ class MiniCluster(LocalCluster):
         keeper: WorkerKeeper | None = None,
         access: Access | None = None,
     ) -> None:
-        """`record` gets all events of control, which decides nothing in the first `warm_epochs`."""
+        """`record` gets all events of control. Control decides nothing in the first `warm_epochs` epochs."""
         self.warm_epochs, self.record, self._keeper = warm_epochs, record, keeper
         self.bill: Bill | None = None
-        """The bill of a flow with functions."""
+        """The bill of a flow with functions; None without functions."""
         if keeper is not None:
             self.bill = Bill(HostPrice(), lambda: 2, lambda: keeper.used.money, lambda: self.now_ms)
         self.elastic, self.sla = elastic, sla
         self.helped = helped
-        """Puts into the plan of a run what goes to functions."""
+        """Adds the offload to burst workers to the plan of a run."""
         self.journal: list[tuple[int, Entry]] = []
         """The entries of control's journal, each with its driver's number: the first is 0."""
         self.sink: dict[int, list[Row]] = {}
-        """Epoch -> its output."""
+        """Epoch -> output rows."""
         self.late: dict[int, dict[tuple[str, int], list[Row]]] = {}
-        """Epoch -> (step, input) -> its late rows."""
+        """Epoch -> (step, input) -> late rows."""
         self.batches = 2
-        """Batches that Spark makes of a partition."""
+        """Batches per partition, as Spark would make them."""
         most = 1 if flow.one_host else hosts
         super().__init__(
             flow,
@@ -101,26 +101,26 @@ class MiniCluster(LocalCluster):
         )
 
     def await_upkeep(self) -> None:
-        """Wait for the compaction and the clean-up that are under way, if any."""
+        """Wait for the compaction and the clean-up that are running, if any."""
         upkeep = self.runner.versions.upkeep
         for chore in (upkeep._compacting, upkeep._cleaning):
             chore.join()
 
     def output(self, epoch: int) -> list[tuple[Any, ...]]:
-        """The rows of an epoch, in a fixed order; of changes what is left of them, and how often."""
+        """The rows of an epoch, in a fixed order; for changes, the net rows and their counts."""
         return (
             net(self.sink[epoch]) if CHANGE in self.flow.output.names else plain(self.sink[epoch])
         )
 
     def keys(self, step: str) -> set[Any]:
-        """The keys of a step that the store has live state of."""
+        """The keys of a step with live state in the store."""
         stored = stored_entries(self.store, self._step(step), self.epoch - 1)
         return {key for key, row in stored.items() if lives(row, self.time_ms)}
 
     def _step(self, step: str) -> KeyedStep:
         return next(one for one in self.flow.keyed if one.id == step)
 
-    # What a local cluster leaves open
+    # The methods that a local cluster leaves open
 
     def read(self, part: Sequence[Row], task: Task) -> Iterator[pa.RecordBatch]:
         size = -(-len(part) // self.batches) or 1
@@ -156,7 +156,7 @@ class MiniCluster(LocalCluster):
 
 
 def stored_entries(store: str, step: KeyedStep, version: int) -> dict[Any, Row]:
-    """Every key of a step, with what a version in the store has of it."""
+    """Every key of a step in a version of the store, with its entry."""
     table, found = step.operator().table, dict[Any, Row]()
     reader = StateReader(open_store(store), step.id, table.codec, table.schema, table.slots)
     reader.refresh(version)
@@ -167,7 +167,7 @@ def stored_entries(store: str, step: KeyedStep, version: int) -> dict[Any, Row]:
             keys = step.codec.as_tuples(step.codec.from_storage(piece.column(KEY)))
             for key, row in zip(keys, piece.to_pylist(), strict=True):
                 one = key[0] if len(key) == 1 else key
-                assert one not in found, "a key twice"
+                assert one not in found, "a key is stored twice"
                 found[one] = row
             if after is None:
                 break
@@ -175,7 +175,7 @@ def stored_entries(store: str, step: KeyedStep, version: int) -> dict[Any, Row]:
 
 
 def lives(row: Row, now_ms: int) -> bool:
-    """Whether an entry as stored holds more than values that have outlived their TTL."""
+    """Whether a stored entry holds more than values whose TTL has expired."""
     values = [name.removesuffix(".__bits") for name in row if name.endswith(".__bits")]
     held = [name for name in values if row[f"{name}.__bits"]]
     timers = row.get("__timers")
@@ -188,7 +188,7 @@ def lives(row: Row, now_ms: int) -> bool:
 
 @contextmanager
 def cluster(flow: FlowPlan, store: str, **kwargs: Any) -> Iterator[MiniCluster]:
-    """A cluster that leaves nothing behind."""
+    """A cluster that is closed at the end of the block."""
     made = MiniCluster(flow, store, **kwargs)
     try:
         yield made

@@ -1,4 +1,4 @@
-"""An elastic flow on trial: `tests.trials.trial`, while control changes hosts and slots under it."""
+"""A trial of an elastic flow: like `tests.trials.trial`, while control moves slots and hosts."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from tests.trials.ledger import SLOTS, Twin
 from tests.trials.trial import FLOWS, Request, Trial
 
 Order = Callable[[Vitals, Bounds], Sequence[Treatment]]
-"""Makes treatments from what is."""
+"""Function that makes treatments from vitals and bounds."""
 
 
 class Watchful:
-    """A policy that remembers how often it was asked. All steps and drivers of a trial share it."""
+    """A policy that counts its calls. All steps and drivers of a trial share it."""
 
     def __init__(self) -> None:
         self.asked: Counter[str] = Counter()
-        """step -> how often it was asked."""
+        """Step -> number of calls."""
         self.ordered: Counter[str] = Counter()
-        """kind -> how many treatments it ordered."""
+        """Kind -> number of treatments that it ordered."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
@@ -63,14 +63,14 @@ class Watchful:
                 )
             )
         )
-        return Decision("moderate", hosts, treatments, ("so it was ordered",) * bool(treatments))
+        return Decision("moderate", hosts, treatments, ("the test ordered it",) * bool(treatments))
 
     def treatments(self, vitals: Vitals, bounds: Bounds) -> Sequence[Treatment]:
         return ()
 
 
 class Obedient(Watchful):
-    """Does what it was told, once, at the next chance."""
+    """A policy that carries out each of the test's orders once, at the next call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Obedient(Watchful):
 
 
 class Restless(Watchful):
-    """Orders something nearly whenever it is asked, at random and for no reason."""
+    """A policy that orders random treatments in most calls."""
 
     def __init__(self, seed: int, eager: float = 0.9) -> None:
         super().__init__()
@@ -92,13 +92,13 @@ class Restless(Watchful):
     def treatments(self, vitals: Vitals, bounds: Bounds) -> Sequence[Treatment]:
         if self.calm or self.pick.random() >= self.eager:
             return ()
-        given: list[Treatment] = []
+        made: list[Treatment] = []
         for _ in range(self.pick.choice((1, 1, 2, 3))):
-            made = self._one(vitals, bounds)
-            if made is not None:
-                given.append(made)
-                vitals = after(vitals, [made])
-        return given
+            treatment = self._one(vitals, bounds)
+            if treatment is not None:
+                made.append(treatment)
+                vitals = after(vitals, [treatment])
+        return made
 
     def _one(self, vitals: Vitals, bounds: Bounds) -> Treatment | None:
         hosts = vitals.hosts
@@ -128,7 +128,7 @@ class Restless(Watchful):
 
 
 def spread(vitals: Vitals, bounds: Bounds) -> list[Treatment]:
-    """Two new hosts at once, for all but two slots of the host that has most."""
+    """Two new hosts at once, for all but two slots of the host with most slots."""
     source = max(range(len(vitals.hosts)), key=lambda number: len(vitals.slots_of(number)))
     slots = vitals.slots_of(source).tolist()
     half = len(slots) // 2
@@ -140,20 +140,20 @@ def spread(vitals: Vitals, bounds: Bounds) -> list[Treatment]:
 
 
 def gather(vitals: Vitals, bounds: Bounds) -> list[Treatment]:
-    """All that the newest hosts have goes to the two oldest, and these exchange a slot or two."""
+    """Move all slots of the newest hosts to the two oldest, which exchange a slot or two."""
     first, second, *rest = range(len(vitals.hosts))
-    given = [
+    moves = [
         Treatment("scale_in", tuple(vitals.slots_of(n).tolist()), vitals.hosts[n], target, "")
         for n, target in zip(
             rest, (vitals.hosts[first], vitals.hosts[second]) * SLOTS, strict=False
         )
     ]
     swapped = tuple(vitals.slots_of(first).tolist()[:2])
-    return [*given, Treatment("balance", swapped, vitals.hosts[first], vitals.hosts[second], "")]
+    return [*moves, Treatment("balance", swapped, vitals.hosts[first], vitals.hosts[second], "")]
 
 
 def unborn(flow: ControlTrial, pick: random.Random) -> dict[str, StartFault]:
-    """One name of each step that is free; who is started under it does not come up."""
+    """A free host name of each step, and the fault with which the host of that name fails to start."""
     faults: dict[str, StartFault] = {}
     for step in flow.cluster.flow.keyed:
         free = [
@@ -164,13 +164,13 @@ def unborn(flow: ControlTrial, pick: random.Random) -> dict[str, StartFault]:
 
 
 class ControlTrial(Trial):
-    """An elastic flow beside its twin. After every epoch all that control must keep to is checked."""
+    """An elastic flow and its model. After every epoch, the invariants of control are checked."""
 
     def __init__(self, name: str, on: MiniCluster, twin: Twin, policy: Watchful) -> None:
         super().__init__(name, on, twin)
         self.policy = policy
         self._numbers: dict[tuple[int, str], int] = {}
-        """driver and step -> how many hosts were wanted after the last epoch."""
+        """Driver and step -> number of hosts that were wanted after the last epoch."""
 
     @property
     def control(self) -> ControlLoop:
@@ -181,17 +181,17 @@ class ControlTrial(Trial):
         if request.kind != "kill":
             super().ask(request)
             return
-        # That a host without slots has died is noticed when it is to get some, and not before.
+        # The death of a host without slots is noticed only when it is to get some.
         on = self.cluster
         if owners := [host for host in on.jobs.live if on.fleet.owned(HostId(host))]:
             on.jobs.kill(owners[request.number % len(owners)])
 
     def entries(self, *events: str) -> list[Entry]:
-        """What the journal tells of these events, of all drivers."""
+        """The journal's entries of these events, from all drivers."""
         return [entry for _, entry in self.cluster.journal if entry.event in events]
 
     def order(self, order: Order) -> list[Treatment]:
-        """Have this ordered for all steps, and begun; new hosts are up then. Tells what was begun."""
+        """Order treatments for all steps, and wait until they begin and new hosts are up; return them."""
         policy = self.policy
         assert isinstance(policy, Obedient)
         policy.orders = {step.id: order for step in self.cluster.flow.keyed}
@@ -204,12 +204,12 @@ class ControlTrial(Trial):
         return self.treating()
 
     def treating(self) -> list[Treatment]:
-        """All treatments that are under way."""
+        """All treatments under way."""
         controls = self.control.machine.steps.values()
         return [t for c in controls if c.course.treating for t in c.course.treating.treatments]
 
     def await_hosts(self) -> None:
-        """Wait until all hosts are up that are wanted and can be."""
+        """Wait until all wanted hosts are up that can be."""
         on = self.cluster
         for step in on.flow.keyed:
             hosts = [host for host in on.relocation.hosts(step.id) if host not in on.start_faults]
@@ -219,7 +219,7 @@ class ControlTrial(Trial):
         self.check_journal()
         on = self.cluster
         if not on.begun:
-            return  # the driver died after the epoch
+            return  # The driver died after the epoch.
         manifest = open_store(on.store).chain(progress.epoch).manifest
         for step in on.flow.keyed:
             wanted = on.relocation.hosts(step.id)
@@ -227,15 +227,19 @@ class ControlTrial(Trial):
             sealed = codec.from_plain(manifest.routes[step.id], RouteTable)
             routes = on.relocation.routes(step.id)
             assert sealed.hosts == routes.hosts
-            assert sealed.owner.tolist() == routes.owner.tolist(), "other routes than are in force"
+            assert sealed.owner.tolist() == routes.owner.tolist(), (
+                "the routes are not those in force"
+            )
             for number, host in enumerate(routes.hosts):
-                told = on.fleet.owned(host)
-                assert told == set(routes.slots_of(number).tolist()), f"{host} was told otherwise"
+                owned = on.fleet.owned(host)
+                assert owned == set(routes.slots_of(number).tolist()), (
+                    f"{host} was assigned other slots"
+                )
             if not on.relocation.pending_of(step.id):
                 assert set(routes.hosts) <= set(wanted), "slots are on a host that left"
 
     def _check_number(self, step: str, hosts: int) -> None:
-        """Not too few and not too many hosts; or nearer to that, if the bounds were changed."""
+        """Assert that the number of hosts is within bounds, or approaches them if they were changed."""
         bounds = self.control.machine.steps[step].bounds
         place = (self.cluster.deaths["driver"], step)
         before = self._numbers.get(place, hosts)
@@ -243,13 +247,15 @@ class ControlTrial(Trial):
         self._numbers[place] = hosts
 
     def check_journal(self) -> None:
-        """Whatever began has ended, or is under way, or its driver died; and never two at a time."""
+        """Assert that each treatment has ended, is under way, or its driver died; and none overlap."""
         now = self.cluster.deaths["driver"]
         under_way: dict[tuple[int, str], Entry] = {}
         for driver, entry in self.cluster.journal:
             place = (driver, entry.step)
             if entry.event == "decided" and entry.facts["treatments"]:
-                grows = any(told["kind"] == "scale_out" for told in entry.facts["treatments"])
+                grows = any(
+                    treatment["kind"] == "scale_out" for treatment in entry.facts["treatments"]
+                )
                 assert place not in under_way or grows, "decided while a treatment was under way"
             elif entry.event == "began":
                 assert (place in under_way) == entry.facts["revised"], "began twice"
@@ -265,7 +271,7 @@ class ControlTrial(Trial):
         assert {step for driver, step in under_way if driver == now} == treated
 
     def rest(self) -> None:
-        """Let all treatments end, and see that nothing else is left of them."""
+        """Let all treatments end, and assert that nothing else is left of them."""
         if isinstance(self.policy, Restless):
             self.policy.calm = True
         self.settle()
@@ -274,7 +280,7 @@ class ControlTrial(Trial):
                 return
             self.epoch([[], []])
         assert not self.treating(), "a treatment does not end"
-        assert not self._leaked(), "hosts that nobody counts on"
+        assert not self._leaked(), "hosts that control does not know are up"
 
     def _leaked(self) -> set[HostId]:
         on = self.cluster
@@ -294,6 +300,6 @@ def control_trial(
 ) -> Iterator[ControlTrial]:
     flow, twin = FLOWS[name]
     elastic = Elastic(policy, at_least=at_least, at_most=at_most, dry_run=dry_run)
-    # Here every epoch may bring a treatment, also the first.
+    # Every epoch may bring a treatment here, even the first.
     with cluster(flow, store, elastic=elastic, warm_epochs=0, **kwargs) as on:
         yield ControlTrial(name, on, twin(), policy)

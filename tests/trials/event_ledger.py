@@ -1,4 +1,4 @@
-"""Flows with windows, sessions, joins and tops, each with its twin and with rows made for it."""
+"""Flows with windows, sessions, joins and tops, each with its model and matching rows."""
 
 from __future__ import annotations
 
@@ -56,20 +56,20 @@ class Case:
     flow: FlowPlan
     steps: Callable[[], dict[str, StepTwin]]
     makers: tuple[Make, ...]
-    """How the rows of each source are made."""
+    """Functions that make the rows of each source."""
     by_clock: bool = False
-    """Whether what it gives depends on when rows come."""
+    """Whether the output depends on when rows arrive."""
 
     @property
     def closes(self) -> bool:
-        """Whether the end of the input makes it give something."""
+        """Whether the flow emits rows at the end of its input."""
         return not self.by_clock and any(step.has_timers for step in self.flow.keyed)
 
     def twin(self) -> FlowTwin:
         return FlowTwin(self.flow, self.steps())
 
     def rows(self, pick: random.Random, rows: int, now_ms: int, behind: Sequence[int]) -> Rows:
-        """Rows that are up to one of these many milliseconds older than now."""
+        """Rows that are up to one of these numbers of milliseconds older than now."""
         made = []
         for _ in range(rows):
             source = pick.randrange(len(self.makers))
@@ -110,8 +110,8 @@ SUMS: dict[str, Aggregate] = {
 }
 
 
-def _windows(*given: Any, **options: Any) -> StepPlan:
-    return WindowPlan(CLICKS, ["k"], *given, **options)
+def _windows(*args: Any, **options: Any) -> StepPlan:
+    return WindowPlan(CLICKS, ["k"], *args, **options)
 
 
 def _join(how: Any, bound: Any) -> StepPlan:

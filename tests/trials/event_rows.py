@@ -1,4 +1,4 @@
-"""The rows of flows of event time: how they are made, and what is made of them."""
+"""Rows of event-time flows: functions that make them, and expected aggregates of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROUTED = CLICKS.append(pa.field("p", pa.string()))
 PAIRS = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 
 Make = Callable[[random.Random, int], Row]
-"""A row of a source with this event time."""
+"""Function that makes a row of a source with an event time."""
 
 
 def click(pick: random.Random, time: int) -> Row:
@@ -36,7 +36,7 @@ def lot(pick: random.Random, time: int) -> Row:
 
 
 def nameless(make: Make) -> Make:
-    """Now and then a row has no key."""
+    """Make rows of which some have no key."""
 
     def made(pick: random.Random, time: int) -> Row:
         return make(pick, time) | ({"k": None} if pick.random() < 0.1 else {})
@@ -45,12 +45,12 @@ def nameless(make: Make) -> Make:
 
 
 def timeless(pick: random.Random, time: int) -> Row:
-    """Now and then a row has no event time."""
+    """A row that sometimes has no event time."""
     return click(pick, time) | ({"ts": None} if pick.random() < 0.2 else {})
 
 
 def routed(pick: random.Random, time: int) -> Row:
-    """Of three partitions, two are quiet for seconds, one after the other, and one is behind."""
+    """A row of one of three partitions: two are idle for seconds in turn, and one is behind."""
     part = pick.choice((("even", "odd")[time // 4_000 % 2], "slow"))
     row = click(pick, time - 700 if part == "slow" else time)
     return row | {"p": part}

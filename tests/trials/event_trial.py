@@ -1,4 +1,4 @@
-"""Flows of event time on trial: what `tests.trials.trial` does, with watermarks, late rows and an end."""
+"""Trials of event-time flows: like `tests.trials.trial`, with watermarks, late rows and an end of input."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.trials.plain_rows import Row, net, plain
 from tests.trials.trial import Mishap, Trial, Turn
 
 BEFORE_MS = 10_000
-"""Event time begins so long before the time of day, and so before 1970."""
+"""Milliseconds by which event time starts before processing time, and so before 1970."""
 IN_TIME = (DELAY_MS,)
 MOSTLY_IN_TIME = (DELAY_MS,) * 6 + (2 * DELAY_MS, 6 * DELAY_MS)
-"""How far rows may be behind: some are late for one step or the other."""
+"""Choices of how many milliseconds rows may be behind: some are late for one step or another."""
 
 
 class EventTrial(Trial):
-    """A flow of event time beside its twin."""
+    """An event-time flow and its model."""
 
     def __init__(self, name: str, on: MiniCluster, behind: Sequence[int]) -> None:
         self.case = CASES[name]
@@ -34,9 +34,9 @@ class EventTrial(Trial):
         self.came: list[Row] = []
         """All rows so far."""
         self.late: Counter[str] = Counter()
-        """step -> how many rows were late for it."""
+        """Step -> number of late rows."""
         self.dead: list[Row] = []
-        """All rows that have no time."""
+        """All rows without a time."""
         self._watermark: int | None = None
 
     def rows(self, turn: Turn) -> list[list[Row]]:
@@ -56,10 +56,10 @@ class EventTrial(Trial):
         return twin.epoch(rows, self.cluster.time_ms, closing)
 
     def compare(self, progress: EpochProgress) -> None:
-        assert progress.watermark_ms == self._watermark, "the watermark is another one"
+        assert progress.watermark_ms == self._watermark, "the watermark differs"
         late = self.model.late()
-        told = self.cluster.late.get(progress.epoch, {})
-        assert {where: plain(rows) for where, rows in told.items()} == late, "late rows"
+        late_rows = self.cluster.late.get(progress.epoch, {})
+        assert {where: plain(rows) for where, rows in late_rows.items()} == late, "late rows"
         counts: Counter[str] = Counter()
         for (step, _), rows in late.items():
             counts[step] += len(rows)
@@ -68,7 +68,7 @@ class EventTrial(Trial):
         self.late += counts
 
     def check(self, mishaps: tuple[Mishap, ...] = ()) -> None:
-        """Restart with other hosts, end the input, and look at what is left, and at the whole."""
+        """Restart with other hosts, end the input, and check the remaining state and the whole output."""
         on = self.cluster
         self.take(Turn(101))
         for step in on.hosts:
@@ -85,26 +85,26 @@ class EventTrial(Trial):
         letters = [line for file in files for line in file.read_text().splitlines()]
         assert len(letters) == len(self.dead), "dead letters in the store"
         if max(self.behind) <= DELAY_MS and not self.case.by_clock:
-            assert not self.late, "rows were late that cannot be"
+            assert not self.late, "rows were late that cannot be late"
             self._whole()
 
     def _held(self) -> None:
-        """The store holds no more and no fewer keys than it should."""
+        """Assert that the store holds the expected number of keys."""
         for step, twin in self.model.steps.items():
             held = twin.held()
             if held is not None:
                 assert len(self.cluster.keys(step)) == held, f"keys of {step} in the store"
 
     def _whole(self) -> None:
-        """The sink holds what it would had all rows come in one epoch, before the input ended."""
-        given = [row for epoch in sorted(self.cluster.sink) for row in self.cluster.sink[epoch]]
+        """Assert that the sink holds the same rows as a run with all input in one epoch."""
+        rows = [row for epoch in sorted(self.cluster.sink) for row in self.cluster.sink[epoch]]
         changing = CHANGE in self.case.flow.output.names
         twin, left = self.case.twin(), Counter[tuple[Any, ...]]()
         for closing in range(1 + max(self.case.flow.depths.values())):
             for row in twin.epoch([] if closing else self.came, 0, closing):
                 left[row[:-1] if changing else row] += row[-1] if changing else 1
         wanted = sorted(((*row, n) for row, n in left.items() if n), key=repr)
-        signed = given if changing else [row | {CHANGE: 1} for row in given]
+        signed = rows if changing else [row | {CHANGE: 1} for row in rows]
         assert net(signed) == wanted, "the whole"
 
 

@@ -1,7 +1,7 @@
-"""What steps do, done with lists: the twins of steps with windows, and of whole flows.
+"""Models of window steps and of whole flows, written with plain lists.
 
-A twin takes an epoch's rows, as dicts, and gives what the step must give. Times are milliseconds.
-Nothing is clever here: what a window or a session holds is kept as the rows themselves.
+A model takes an epoch's rows, as dicts, and returns the step's expected output. Times are milliseconds.
+Models are kept simple: a window or a session holds its rows themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.trials.plain_rows import Row, net, plain
 Rows = list[Row]
 Key = tuple[Any, ...]
 Fold = Callable[[Rows], Row]
-"""Aggregates of rows."""
+"""Function from rows to their aggregates."""
 
 
 @dataclass(frozen=True)
@@ -32,36 +32,36 @@ class Now:
     final: bool
 
     def passed(self, time_ms: int) -> bool:
-        """Whether the watermark has come to a time."""
+        """Whether the watermark has reached a time."""
         return self.watermark_ms is not None and self.watermark_ms >= time_ms
 
 
 class StepTwin(Protocol):
     late: list[tuple[int, Row]]
-    """(input, row) that came too late in this epoch."""
+    """Pairs (input, row) of rows that were late in this epoch."""
 
     def epoch(self, inputs: Sequence[Rows], now: Now) -> Rows: ...
 
     def held(self) -> int | None:
-        """How many keys must have state; None: that is the step's own affair."""
+        """Number of keys that must have state; None if any number is right."""
         ...
 
 
 class FlowTwin:
-    """The twin of a flow, made of those of its steps. Knows the watermarks by itself."""
+    """The model of a flow, made of those of its steps. It computes watermarks itself."""
 
     def __init__(self, flow: FlowPlan, steps: dict[str, StepTwin]) -> None:
         self.flow, self.steps = flow, steps
         self.watermarks: dict[str, int | None] = dict.fromkeys(steps)
         self.dead = 0
-        """How many rows the epoch set aside, since they have no time."""
+        """Number of rows without a time that the epoch set aside."""
         self.started_ms = 0
-        """When the driver began that ran the last epoch: nothing counts as quiet from before."""
+        """Start time of the driver that ran the last epoch: a source is not idle from before it."""
         self._newest: dict[tuple[int, str], tuple[int, int]] = {}
-        """(source, partition) -> its newest event time, and when it last brought a row."""
+        """(source, partition) -> its newest event time, and the time of its last row."""
 
     def epoch(self, rows: Rows, now_ms: int, closing: int = 0) -> list[tuple[Any, ...]]:
-        """What an epoch must give, in the order of `MiniCluster.output`."""
+        """Expected output of an epoch, in the order of `MiniCluster.output`."""
         sources = range(len(self.flow.sources))
         self.dead = 0
         if self.flow.on_error == "dead_letter":
@@ -74,13 +74,13 @@ class FlowTwin:
             now = Now(now_ms, self.watermarks[step.id], final)
             twin = self.steps[step.id]
             twin.late = []
-            given = twin.epoch([streams[stream] for stream in self.flow.reads(number)], now)
-            streams.append([{name: row[name] for name in step.output.names} for row in given])
+            output = twin.epoch([streams[stream] for stream in self.flow.reads(number)], now)
+            streams.append([{name: row[name] for name in step.output.names} for row in output])
         self._advance(streams, now_ms)
         return net(streams[-1]) if CHANGE in self.flow.output.names else plain(streams[-1])
 
     def late(self) -> dict[tuple[str, int], list[tuple[Any, ...]]]:
-        """(step, input) -> the epoch's rows that were too late for it."""
+        """(step, input) -> the epoch's rows that were late for it."""
         found: dict[tuple[str, int], Rows] = defaultdict(list)
         for step in self.flow.keyed:
             for input, row in self.steps[step.id].late:
@@ -109,7 +109,7 @@ class FlowTwin:
     def _bound(
         self, number: int, source: SourcePlan, now_ms: int, bounds: dict[int | str, int | None]
     ) -> None:
-        """Say how far a source has come, unless it is idle."""
+        """Set the bound that a source gives to watermarks, unless it is idle."""
         quiet_ms = NEVER if source.idle_ms is None else source.idle_ms
         parts = [of for (of_source, _), of in self._newest.items() if of_source == number]
         busy = [newest for newest, seen in parts if now_ms - max(seen, self.started_ms) < quiet_ms]
@@ -120,22 +120,22 @@ class FlowTwin:
 
 
 def windows_of(time: int, size: int, every: int) -> list[int]:
-    """The starts of the windows that a time is in."""
+    """Start times of the windows that contain a time."""
     last = time // every * every
     return [start for start in range(last, last - size, -every) if start <= time < start + size]
 
 
 def changes(before: Counter[Key], after: Counter[Key], names: Sequence[str]) -> Rows:
-    """From what was to what is, as rows with `_change`."""
-    given = []
+    """The changes from `before` to `after`, as rows with `_change`."""
+    rows = []
     for times, sign in (((before - after), -1), ((after - before), 1)):
-        given += [dict(zip(names, row, strict=True)) | {CHANGE: sign} for row in times.elements()]
-    return given
+        rows += [dict(zip(names, row, strict=True)) | {CHANGE: sign} for row in times.elements()]
+    return rows
 
 
 @dataclass
 class WindowTwin:
-    """Tumbling and hopping windows."""
+    """Model of tumbling and hopping windows."""
 
     size: int
     every: int
@@ -200,7 +200,7 @@ class WindowTwin:
 
 @dataclass
 class ClockTwin(WindowTwin):
-    """Windows by the time of day."""
+    """Model of processing-time windows."""
 
     def epoch(self, inputs: Sequence[Rows], now: Now) -> Rows:
         rows = [row | {"ts": now.now_ms} for row in inputs[0]]
@@ -217,7 +217,7 @@ class _Session:
 
 @dataclass
 class SessionTwin:
-    """Sessions, given when they close."""
+    """Model of sessions, which are emitted when they close."""
 
     gap: int
     fold: Fold

@@ -1,4 +1,4 @@
-"""What joins do, done with lists."""
+"""Models of joins, written with plain lists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.trials.plain_rows import Row
 
 @dataclass
 class IntervalTwin:
-    """A left or inner join of rows whose times are within bounds: all that came is kept."""
+    """Model of a left or inner join of rows whose times are within bounds; it keeps all rows."""
 
     first: Callable[[Row], int]
     last: Callable[[Row], int]
@@ -24,7 +24,7 @@ class IntervalTwin:
     lefts: Rows = field(default_factory=list)
     rights: Rows = field(default_factory=list)
     waiting: Rows = field(default_factory=list)
-    """Left rows without a match."""
+    """Left rows without a match so far."""
     ended: bool = False
 
     def epoch(self, inputs: Sequence[Rows], now: Now) -> Rows:
@@ -65,7 +65,7 @@ class IntervalTwin:
 
 @dataclass
 class WindowJoinTwin:
-    """A left join of rows of one key and window."""
+    """Model of a left join of rows of the same key and window."""
 
     size: int
     every: int
@@ -109,12 +109,12 @@ class _Recent:
     came: int
     row: Row
     alone: bool
-    """A left row that was given without a match."""
+    """Whether this is a left row that was emitted without a match."""
 
 
 @dataclass
 class RecentTwin:
-    """A join of rows that came less than a TTL apart. What is too old goes silently."""
+    """Model of a join of rows that arrive within a TTL of each other. Old rows expire silently."""
 
     ttl: int
     pair: Callable[[Row, Row | None], Row]
@@ -147,7 +147,7 @@ class RecentTwin:
 
 @dataclass
 class ChangingJoinTwin:
-    """A left join without bounds of changes with rows: what the join of all that is there would be."""
+    """Model of a left join of changes with rows, without bounds: the join of all current rows."""
 
     names: list[str]
     pair: Callable[[Row, Row | None], Row]

@@ -1,4 +1,4 @@
-"""Flows with all kinds of state, and the plain dicts that they must always agree with."""
+"""Flows with all kinds of state, and their models, written with plain dicts."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ OPS = ("add", "add", "put", "cut", "push", "alarm", "note", "clear", "read")
 
 
 class Twin(Protocol):
-    """What a flow does, done with dicts."""
+    """The model of a flow."""
 
     def epoch(self, rows: Iterable[Row], now_ms: int) -> list[tuple[Any, ...]]:
-        """The rows that an epoch must give, in the order of `MiniCluster.output`."""
+        """Expected rows of an epoch, in the order of `MiniCluster.output`."""
         ...
 
     def keys(self) -> dict[str, set[Any]]:
-        """step -> the keys that have state."""
+        """Step -> keys with state."""
         ...
 
 
@@ -54,7 +54,7 @@ SUMS = FlowPlan((SourcePlan(NUMBERS),), (KeyedStep("sums", SLOTS, aggregated(NUM
 
 @dataclass
 class SumsTwin:
-    """The twin of SUMS."""
+    """The model of SUMS."""
 
     key: str = "k"
     value: str = "v"
@@ -66,23 +66,23 @@ class SumsTwin:
         for row in rows:
             self.seen[row[self.key]].append(row[self.value])
             touched.add(row[self.key])
-        given = []
+        output = []
         for key in touched:
             values = self.seen[key]
-            given.append((key, sum(values), len(values), min(values), max(values)))
-        return sorted(given, key=repr)
+            output.append((key, sum(values), len(values), min(values), max(values)))
+        return sorted(output, key=repr)
 
     def keys(self) -> dict[str, set[Any]]:
         return {self.step: set(self.seen)}
 
 
 def put_by(v: int) -> list[int]:
-    """The keys of the pairs that a "put" writes: maps grow large enough to be written in part."""
+    """Keys of the pairs that a "put" writes: maps grow large enough to be written in part."""
     return [(v + 7 * i) % 40 for i in range(v % 13)]
 
 
 class Ledger(KeyedProcessor):
-    """A bit of every kind of state, and a way to be rid of it all."""
+    """A processor with every kind of state, and an operation that clears it."""
 
     output_schema = "who string, op string, total long, held string"
 
@@ -123,8 +123,8 @@ class Ledger(KeyedProcessor):
                 self.handle.delete_timer(timer)
 
     def _total(self) -> int:
-        found = self.total.get()
-        return 0 if found is None else found.n
+        value = self.total.get()
+        return 0 if value is None else value.n
 
     def _held(self) -> str:
         pairs = sorted((k.n, v.v) for k, v in self.pairs.iterator())
@@ -138,7 +138,7 @@ class _Account:
     pairs: dict[int, int] = field(default_factory=dict)
     pushed: list[int] = field(default_factory=list)
     note: tuple[int, int] | None = None
-    """(value, when it was written)."""
+    """Value and time of writing."""
     timers: set[int] = field(default_factory=set)
 
     def held(self) -> tuple[int, str]:
@@ -168,24 +168,24 @@ LEDGER = FlowPlan((SourcePlan(ORDERS),), (LEDGER_STEP,))
 
 @dataclass
 class LedgerTwin:
-    """The twin of LEDGER."""
+    """The model of LEDGER."""
 
     accounts: dict[str, _Account] = field(default_factory=lambda: defaultdict(_Account))
 
     def epoch(self, rows: Iterable[Row], now_ms: int) -> list[tuple[Any, ...]]:
-        given = []
+        output = []
         for who, account in self.accounts.items():
             if account.note is not None and account.note[1] + TTL_MS <= now_ms:
                 account.note = None
             for due in sorted(t for t in account.timers if t <= now_ms):
                 account.timers.remove(due)
-                given.append((who, f"alarm {due}", *account.held()))
+                output.append((who, f"alarm {due}", *account.held()))
                 account.pushed = []
         for row in rows:
             account = self.accounts[row["who"]]
             account.take(row["op"], row["v"], now_ms)
-            given.append((row["who"], row["op"], *account.held()))
-        return sorted(given, key=repr)
+            output.append((row["who"], row["op"], *account.held()))
+        return sorted(output, key=repr)
 
     def keys(self) -> dict[str, set[Any]]:
         return {"ledger": {who for who, account in self.accounts.items() if account != _Account()}}
@@ -197,14 +197,14 @@ CHAIN = FlowPlan((SourcePlan(ORDERS),), (LEDGER_STEP, KeyedStep("by-op", SLOTS, 
 
 @dataclass
 class ChainTwin:
-    """The twin of CHAIN: what the ledger gives, aggregated by what was done."""
+    """The model of CHAIN: the ledger's output, aggregated by operation."""
 
     ledger: LedgerTwin = field(default_factory=LedgerTwin)
     sums: SumsTwin = field(default_factory=lambda: SumsTwin("op", "total", "by-op"))
 
     def epoch(self, rows: Iterable[Row], now_ms: int) -> list[tuple[Any, ...]]:
-        given = self.ledger.epoch(rows, now_ms)
-        return self.sums.epoch([{"op": op, "total": total} for _, op, total, _ in given], now_ms)
+        output = self.ledger.epoch(rows, now_ms)
+        return self.sums.epoch([{"op": op, "total": total} for _, op, total, _ in output], now_ms)
 
     def keys(self) -> dict[str, set[Any]]:
         return self.ledger.keys() | self.sums.keys()

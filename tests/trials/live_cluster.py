@@ -1,8 +1,8 @@
-"""A whole live flow in one process, without Spark, and everything in it can die.
+"""A whole live flow in one process, without Spark, in which every part can die.
 
-The driver's classes, the hosts' and couriers' Flight servers are the real ones; threads stand for
-processes. What Spark does is done here: a task that died is tried again, and after the death of the driver
-another one is started on the same store.
+The classes of the driver and the Flight servers of hosts and couriers are the real ones; threads stand for
+processes. This module does Spark's part: it starts a dead task again, and starts another driver on the
+same store after the driver's death.
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ SETTINGS = Settings(
 )
 WAIT_S = 60.0
 FIXED = CrewLimits(at_most=0, high=9.0, low=0.0)
-"""Couriers are never too busy, and never have too little to do."""
+"""Limits with which couriers never count as too busy or too idle."""
 
 
 @dataclass(frozen=True)
 class KeptRows(LiveSink):
-    """Keeps what leaves, by the epoch that it left in; what is run again takes the place of that."""
+    """A sink that keeps rows by epoch; rows of an epoch that is run again replace the old ones."""
 
     rows: dict[int, list[Row]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     delivered: set[tuple[int, int]] = field(default_factory=set)
-    """(epoch, courier) of what was delivered in a transaction."""
+    """(epoch, courier) of rows that were delivered in a transaction."""
 
     def writer(self, courier: int, schema: pa.Schema) -> LiveWriter:
         return _KeptWriter(self)
@@ -116,7 +116,7 @@ class _KeptDelivery(Delivery):
 
 
 class MortalCourier(CourierServer):
-    """A courier that can die: from then on every call breaks."""
+    """A courier that can die: from then on every call fails."""
 
     dead = False
 
@@ -127,14 +127,14 @@ class MortalCourier(CourierServer):
 
 
 class ThreadCouriers:
-    """Jobs of couriers, as threads."""
+    """Jobs of couriers, run as threads."""
 
     def __init__(self, cluster: LiveCluster) -> None:
         self._cluster = cluster
         self._servers: dict[str, MortalCourier] = {}
         self._ends: dict[str, threading.Event] = {}
         self.absent: set[str] = set()
-        """Couriers that do not come up: there is no core for them."""
+        """Couriers that do not start, as if no core were free."""
         self._going: dict[str, MortalCourier] = {}
         self._lock = threading.Lock()
         self._closed = False
@@ -162,7 +162,7 @@ class ThreadCouriers:
         with self._lock:
             self._servers[name], self._ends[name] = server, ended
             late = self._closed
-        if late:  # its driver died while it was coming up
+        if late:  # Its driver died while it started.
             self.kill(name)
         with suppress(PenstockError):
             known = [register(server, task, driver)]
@@ -171,7 +171,7 @@ class ThreadCouriers:
         driver.close()
 
     def _died(self, name: str, server: MortalCourier) -> None:
-        """A fault has ended the courier's thread, as if its process had died."""
+        """End a courier whose thread died of a fault, as if its process had died."""
         server.dead = True
         threading.Thread(target=self.kill, args=(name,), daemon=True).start()
 
@@ -186,7 +186,7 @@ class ThreadCouriers:
         self.kill(name)
 
     def leave(self, name: str) -> None:
-        """The machine of a courier is being taken away, in good order."""
+        """Begin the planned removal of a courier's machine."""
         with self._lock:
             if name in self._servers:
                 self._going[name] = self._servers[name]
@@ -199,7 +199,7 @@ class ThreadCouriers:
         self.kill(name)
 
     def kill(self, name: str) -> None:
-        """End a courier as SIGKILL would."""
+        """Kill a courier as SIGKILL would."""
         with self._lock:
             server, ended = self._servers.pop(name, None), self._ends.pop(name, None)
         if server is not None and ended is not None:
@@ -221,7 +221,7 @@ class ThreadCouriers:
 
 
 class AskedCrew(CrewScaling):
-    """Couriers come, go and change their partitions when a test asks for it; else as the policy says."""
+    """A scaling of couriers that follows the test's requests, otherwise the policy."""
 
     def __init__(
         self, crew: CourierCrew, limits: CrewLimits, tell: Callable[[Entry], None], look_ms: float
@@ -237,7 +237,7 @@ class AskedCrew(CrewScaling):
 
 
 class _Doom:
-    """Whoever looks at it dies."""
+    """A stand-in whose attribute kills the driver that reads it."""
 
     @property
     def run(self) -> int:
@@ -245,7 +245,7 @@ class _Doom:
 
 
 class LiveCluster:
-    """One live flow with its driver, hosts, couriers and sink. It flows by itself, in threads."""
+    """One live flow with its driver, hosts, couriers and sink. It runs in threads."""
 
     def __init__(
         self,
@@ -268,13 +268,13 @@ class LiveCluster:
         warm_slots: int = 0,
         keeper: WorkerKeeper | None = None,
     ) -> None:
-        """`elastic` lets hosts follow the load, from so many time slots on; `keeper` has burst workers."""
+        """With `elastic`, hosts follow the load after `warm_slots` time slots; `keeper` has burst workers."""
         self.elastic, self.sla, self._warm_slots = elastic, sla, warm_slots
         self.keeper = keeper
         self.control: ControlLoop | None = None
         self.journal: list[Entry] = []
         self.recorded: list[Any] = []
-        """What control was told, of the newest driver: its opening, and all events."""
+        """Events of the newest driver's control, starting with its opening."""
         self.flow, self.sources, self.store, self.settings = flow, sources, store, settings
         self.hosts, self.couriers = (
             {step.id: min(hosts, step.slots) for step in flow.keyed},
@@ -295,33 +295,35 @@ class LiveCluster:
         self._start_driver()
         self._driver.start()
 
-    # What a test asks
+    # Methods for tests
 
     def until(self, condition: Callable[[], object], what: str = "") -> float:
-        """Wait until something holds; gives the seconds that it took."""
+        """Wait until a condition holds; return the seconds that it took."""
         began = time.monotonic()
         ends = began + WAIT_S
         while not condition():
             if isinstance(self.outcome, BaseException):
                 raise self.outcome
-            assert time.monotonic() < ends, f"it did not come to that: {what} {self.runner.waiting}"
+            assert time.monotonic() < ends, (
+                f"the condition did not hold: {what} {self.runner.waiting}"
+            )
             time.sleep(0.005)
         return time.monotonic() - began
 
     def pass_epochs(self, number: int = 1) -> None:
-        """Wait until so many more epochs have begun and are durable."""
+        """Wait until this number of further epochs have begun and are durable."""
         begun = self.progress[-1].epoch if self.progress else -1
         self.until(lambda: self.progress and self.progress[-1].epoch >= begun + number + 1)
 
     # Deaths
 
     def kill_host(self, where: Mapping[str, object]) -> None:
-        """What a fault does to the host that passes its point."""
+        """The effect of a fault: kill the host that passes its point."""
         self.jobs.kill(str(where["host"]))
         raise InjectedFault("host", where)
 
     def kill_driver(self, where: Mapping[str, object]) -> None:
-        """What a fault does in another thread than the driver's: that one dies of what it hears next."""
+        """The effect of a fault in another thread than the driver's: the driver dies at its next message."""
         self.inbox.put(cast(BrokenOff, _Doom()))
         raise InjectedFault("driver", where)
 
@@ -384,7 +386,7 @@ class LiveCluster:
         self.crew.start(self.couriers)
 
     def _drive(self) -> None:
-        """Be the driver; when it dies of a fault, be the next one."""
+        """Run the driver; when it dies of a fault, run the next one."""
         while not self._closing.is_set():
             try:
                 self.outcome = self.runner.run(self.stopping)
@@ -409,7 +411,7 @@ class LiveCluster:
         self.registry.shutdown()
 
     def stop(self) -> Outcome:
-        """End the flow in good order."""
+        """Stop the flow regularly."""
         self.stopping.set()
         self._driver.join(WAIT_S)
         if isinstance(self.outcome, BaseException):
@@ -418,7 +420,7 @@ class LiveCluster:
         return self.outcome
 
     def restart(self, **changes: Any) -> None:
-        """Stop in good order, and start again on the same store."""
+        """Stop regularly, and start again on the same store."""
         self.stop()
         self._end_driver()
         self.hosts |= changes.get("hosts", {})
@@ -440,7 +442,7 @@ class LiveCluster:
 
 @contextmanager
 def live_cluster(flow: FlowPlan, sources: Any, store: str, **kwargs: Any) -> Iterator[LiveCluster]:
-    """A cluster that leaves nothing behind."""
+    """A cluster that is closed at the end of the block."""
     made = LiveCluster(flow, tuple(sources), store, **kwargs)
     try:
         yield made

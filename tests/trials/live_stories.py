@@ -1,4 +1,4 @@
-"""Stories of live flows: rows, requests, deaths, silence and a store that refuses, as a seed has it."""
+"""Stories of live flows: rows, requests, deaths, silence and failing stores, chosen by a seed."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ STORE_POINTS = ("store.write", "store.read")
 POINTS = (*HOST_POINTS, *COURIER_POINTS, *DRIVER_POINTS, *STORE_POINTS)
 """All fault points that a live flow passes."""
 BURST_POINTS = ("courier.offload", "courier.offloaded")
-"""Those that it passes where burst workers help."""
+"""Fault points that a live flow passes when it has burst workers."""
 UPKEEP = ("driver.layout", "driver.clean")
 RARE = ("host.fetch", "host.fetched", "host.serve", "host.install", "host.trickle", "host.compact")
-"""Passed when slots move, or now and then."""
+"""Fault points that are passed when slots move, or rarely."""
 
 
 def mishap(on: LiveCluster, point: str, hit: int) -> Fault:
-    """What befalls whoever passes a point for the so many-th time: it dies, or its store says no."""
+    """A fault for the `hit`-th passing of a point: the process dies, or its store fails."""
     does: Any = "raise"
     if point in HOST_POINTS:
         does = on.kill_host
@@ -71,7 +71,7 @@ def random_options(pick: random.Random) -> dict[str, Any]:
 
 
 def random_request(trial: SubjectTrial, pick: random.Random) -> None:
-    """Something that a user, or the world, may do while rows flow."""
+    """Do something that a user or the environment may do while rows flow."""
     step, to = pick.randrange(3), pick.randrange(4)
     slots = tuple(pick.sample(range(SLOTS), pick.randint(1, SLOTS)))
     what = pick.choice(
@@ -96,7 +96,7 @@ def random_request(trial: SubjectTrial, pick: random.Random) -> None:
 def tell(
     name: str, seed: int, store: Path, mishaps: int, turns: int = 6, helped: Helped | None = None
 ) -> Counter[str]:
-    """A story of a flow; gives how many faults happened at each point."""
+    """Run a story of a flow; return the number of faults at each point."""
     pick, points = random.Random(seed), POINTS if helped is None else (*POINTS, *BURST_POINTS * 4)
     with subject_trial(name, store, seed, helped=helped, **random_options(pick)) as trial:
         on = trial.cluster

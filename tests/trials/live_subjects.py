@@ -1,7 +1,7 @@
-"""Flows for live trials, each with rows made for it and with what a batch computation makes of them.
+"""Flows for live trials, each with matching rows and the result of a batch computation.
 
-A live flow cuts its rows into rounds as it likes. So what is compared does not depend on that: the last
-value of each key, the net of changes, windows when they have closed, or all that a key has gone through.
+A live flow cuts its rows into rounds as it likes, so comparisons must not depend on rounds. They compare the
+last value of each key, the net of changes, windows after they close, or the whole history of a key.
 """
 
 from __future__ import annotations
@@ -46,49 +46,49 @@ from tests.trials.top_twins import DistinctTwin
 KEYS = 12
 NEVER_MS = 1 << 40
 TTL_MS = 60
-"""Of what a `Diary` notes."""
+"""TTL of a `Diary`'s notes, in milliseconds."""
 HOUR_MS = 3_600_000
 
 
 class Mismatch(AssertionError):
-    """What came out is not what a batch computation gives."""
+    """The output differs from that of a batch computation."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A flow, how its rows are made, and how its output is looked at."""
+    """A flow, its rows, and the check of its output."""
 
     flow: FlowPlan
     rows: Callable[[random.Random, int, int], list[Row]]
-    """So many rows, of up to this event time; `INPUT` names the source, where there are several."""
+    """Makes a number of rows with event times up to a time; `INPUT` names the source, if needed."""
     judge: Callable[[list[Row], list[Row]], None]
-    """Raises if all rows that were given do not make these rows, in the order in which they left."""
+    """Raises `Mismatch` if the output, in order of delivery, does not match the input rows."""
     pinned: str | None = None
-    """The column whose values keep to one partition, since the order of a key's rows matters."""
+    """Column whose equal values stay in one partition, since the order of a key's rows matters."""
     closes: bool = False
-    """Whether it gives rows when time goes on."""
+    """Whether rows are emitted as time passes."""
 
 
-def must_be(found: list[Any], wanted: list[Any]) -> None:
-    if found != wanted:
-        more, less = Counter(map(repr, found)), Counter(map(repr, wanted))
+def must_be(output: list[Any], wanted: list[Any]) -> None:
+    if output != wanted:
+        more, less = Counter(map(repr, output)), Counter(map(repr, wanted))
         raise Mismatch(
             f"{list((more - less).items())[:4]} instead of {list((less - more).items())[:4]}"
         )
 
 
-# Windows, joins and tops: as the twins of micro-batches have it, all rows in one epoch
+# Windows, joins and tops: compared with the models of micro-batches, with all rows in one epoch
 
 
 def _whole(case: Case) -> Callable[[list[Row], list[Row]], None]:
-    def judge(given: list[Row], found: list[Row]) -> None:
+    def judge(sent: list[Row], output: list[Row]) -> None:
         changing = CHANGE in case.flow.output.names
         twin, left = case.twin(), Counter[tuple[Any, ...]]()
         for closing in range(1 + max(case.flow.depths.values())):
-            for row in twin.epoch([] if closing else given, 0, closing):
+            for row in twin.epoch([] if closing else sent, 0, closing):
                 left[row[:-1] if changing else row] += row[-1] if changing else 1
         wanted = sorted(((*row, n) for row, n in left.items() if n), key=repr)
-        must_be(net(found if changing else [row | {CHANGE: 1} for row in found]), wanted)
+        must_be(net(output if changing else [row | {CHANGE: 1} for row in output]), wanted)
 
     return judge
 
@@ -104,7 +104,7 @@ _TIMED = tuple(SourcePlan(schema, "ts", DELAY_MS) for schema in (CLICKS, OFFERS)
 
 
 def _recent(how: Any) -> Case:
-    """A join without bounds, of rows that are kept for an hour."""
+    """A join without bounds, whose rows are kept for an hour."""
     plan = JoinPlan(CLICKS, OFFERS, (("k", "k"),), how, Regular(HOUR_MS))
     step = KeyedStep("recent", SLOTS, plan, reads=(0, 1))
 
@@ -130,25 +130,25 @@ def _numbers(pick: random.Random, rows: int, now_ms: int) -> list[Row]:
     return [{"k": pick.randrange(KEYS), "v": pick.randrange(100)} for _ in range(rows)]
 
 
-def newest(found: list[Row], key: str) -> dict[Any, tuple[Any, ...]]:
-    """What each key told last, by how much it had counted."""
+def newest(output: list[Row], key: str) -> dict[Any, tuple[Any, ...]]:
+    """The last output of each key, by its count."""
     last: dict[Any, Row] = {}
-    for row in found:
+    for row in output:
         if row[key] not in last or row["n"] >= last[row[key]]["n"]:
             last[row[key]] = row
     return {name: tuple(row.values()) for name, row in last.items()}
 
 
-def _sums(given: list[Row], found: list[Row]) -> None:
-    wanted = SumsTwin().epoch(given, 0)
-    must_be(sorted(newest(found, "k").values(), key=repr), wanted)
+def _sums(sent: list[Row], output: list[Row]) -> None:
+    wanted = SumsTwin().epoch(sent, 0)
+    must_be(sorted(newest(output, "k").values(), key=repr), wanted)
 
 
-# A diary: state variables of each kind, a TTL and timers by the time of day
+# A diary: state variables of each kind, a TTL and processing-time timers
 
 
 class Diary(Ledger):
-    """A ledger that says when each of its lines was written, and how many there were before."""
+    """A ledger whose lines have the time of writing and the number of earlier lines."""
 
     output_schema = "who string, op string, total long, held string, line long, now long"
 
@@ -175,8 +175,8 @@ class Diary(Ledger):
         self.pushed.clear()
 
     def _line(self) -> int:
-        found = self.lines.get()
-        line = 0 if found is None else int(found.n)
+        value = self.lines.get()
+        line = 0 if value is None else int(value.n)
         self.lines.update((line + 1,))
         return line
 
@@ -189,13 +189,13 @@ def _orders(pick: random.Random, rows: int, now_ms: int) -> list[Row]:
     return made
 
 
-def _diary(given: list[Row], found: list[Row]) -> None:
-    """Every line follows from those before it, at the time that it says, and none is missing."""
+def _diary(sent: list[Row], output: list[Row]) -> None:
+    """Assert that every line follows from those before it, at its own time, and that none is missing."""
     lines: dict[str, list[Row]] = defaultdict(list)
-    for row in found:
+    for row in output:
         lines[row["who"]].append(row)
     rows: dict[str, list[Row]] = defaultdict(list)
-    for row in given:
+    for row in sent:
         rows[row["who"]].append(row)
     must_be(sorted(lines), sorted(rows))
     for who, written in lines.items():
@@ -228,13 +228,13 @@ def _diary(given: list[Row], found: list[Row]) -> None:
         must_be(list(left), [])
 
 
-# Reminders: timers by event time
+# Reminders: event-time timers
 
 _EVERY_MS = 2_000
 
 
 class Reminders(KeyedProcessor):
-    """Counts, whenever two seconds of event time are over, the rows of a key that are older."""
+    """Counts a key's older rows each time that two seconds of event time have passed."""
 
     output_schema = "k long, until long, n long"
 
@@ -254,16 +254,16 @@ class Reminders(KeyedProcessor):
         yield (key[0], until, sum(row.at < until for row in self.times.get()))
 
 
-def _reminders(given: list[Row], found: list[Row]) -> None:
+def _reminders(sent: list[Row], output: list[Row]) -> None:
     wanted = set()
-    for row in given:
+    for row in sent:
         until = row["ts"] // _EVERY_MS * _EVERY_MS + _EVERY_MS
-        older = sum(one["k"] == row["k"] and one["ts"] < until for one in given)
+        older = sum(one["k"] == row["k"] and one["ts"] < until for one in sent)
         wanted.add((row["k"], until, older))
-    must_be(plain(found), sorted(wanted, key=repr))
+    must_be(plain(output), sorted(wanted, key=repr))
 
 
-# Steps between: keyed, stateless, keyed, stateless, and a stateless one before
+# Mixed steps: stateless, keyed, stateless, keyed, stateless
 
 
 def _clicks(pick: random.Random, rows: int, now_ms: int) -> list[Row]:
@@ -303,9 +303,9 @@ MIXED = FlowPlan(
 )
 
 
-def _mixed(given: list[Row], found: list[Row]) -> None:
+def _mixed(sent: list[Row], output: list[Row]) -> None:
     by_key: dict[int, list[Row]] = defaultdict(list)
-    for row in given:
+    for row in sent:
         by_key[row["k"]].append(row | {"v": 2 * row["v"]})
     totals: dict[str, tuple[int, int]] = {}
     for rows in by_key.values():
@@ -314,10 +314,10 @@ def _mixed(given: list[Row], found: list[Row]) -> None:
             if row["g"] % 2:
                 n, total = totals.get(f"g{row['g']}", (0, 0))
                 totals[f"g{row['g']}"] = (n + 1, total + row["v"])
-    must_be(net(found), sorted(((g, *of, 1) for g, of in totals.items()), key=repr))
+    must_be(net(output), sorted(((g, *of, 1) for g, of in totals.items()), key=repr))
 
 
-# Windows that tell of each update
+# Windows that emit each update
 
 
 _UPDATED = WindowPlan(
@@ -325,24 +325,24 @@ _UPDATED = WindowPlan(
 )  # fmt: skip
 
 
-def _updated(given: list[Row], found: list[Row]) -> None:
+def _updated(sent: list[Row], output: list[Row]) -> None:
     wanted: dict[tuple[int, int], tuple[int, int]] = {}
-    for row in given:
+    for row in sent:
         at = (row["k"], row["ts"] // 4_000 * 4_000)
         n, total = wanted.get(at, (0, 0))
         wanted[at] = (n + 1, total + row["v"])
-    told: dict[tuple[int, int], tuple[int, int]] = {}
-    for k, start, _, n, total in plain(found):
-        if n >= told.get((k, start), (0, 0))[0]:
-            told[k, start] = (n, total)
-    must_be(sorted(told.items()), sorted(wanted.items()))
+    newest_of: dict[tuple[int, int], tuple[int, int]] = {}
+    for k, start, _, n, total in plain(output):
+        if n >= newest_of.get((k, start), (0, 0))[0]:
+            newest_of[k, start] = (n, total)
+    must_be(sorted(newest_of.items()), sorted(wanted.items()))
 
 
 # Shops: the output of each partition is in the order of its input
 
 
-def _in_order(given: list[Row], found: list[Row]) -> None:
-    wanted, left = in_arrival_order(given), by_partition(found)
+def _in_order(sent: list[Row], output: list[Row]) -> None:
+    wanted, left = in_arrival_order(sent), by_partition(output)
     must_be(sorted(left), sorted(wanted))
     for partition, rows in wanted.items():
         must_be(left[partition], rows)
@@ -367,7 +367,7 @@ SUBJECTS: dict[str, Subject] = {
     "chained": Subject(
         replace(THREE_KEYS, ordered=True),
         shop_rows,
-        lambda given, found: _in_order(given, unchained(found)),
+        lambda sent, output: _in_order(sent, unchained(output)),
         "p",
     ),
     "distinct": _of_case(_distinct()),
@@ -378,8 +378,8 @@ SUBJECTS: dict[str, Subject] = {
 
 
 def sources_of(flow: FlowPlan, rows: Sequence[Row]) -> dict[int, list[Row]]:
-    """Rows by the number of their source."""
-    found: dict[int, list[Row]] = {}
+    """Rows by the index of their source."""
+    by_source: dict[int, list[Row]] = {}
     for row in rows:
-        found.setdefault(row.get(INPUT, 0), []).append(row)
-    return found
+        by_source.setdefault(row.get(INPUT, 0), []).append(row)
+    return by_source

@@ -1,4 +1,4 @@
-"""A live flow on trial: rows, moves, deaths and silence in any order, then a look at the whole."""
+"""A trial of a live flow: rows, moves, deaths and silence in any order, then a check of the whole output."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.trials.live_subjects import SUBJECTS, Subject, sources_of
 from tests.trials.plain_rows import Row, of_schema
 
 START_MS = 1_000_000
-"""Event time begins here."""
+"""Start of event time, in milliseconds."""
 PARTITIONS = 3
 
 
 class SubjectTrial:
-    """A live flow, and all rows that it was given."""
+    """A live flow, and all rows that arrived for it."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class SubjectTrial:
     # Rows
 
     def give(self, batches: int = 4, rows: int = 10, gap_ms: int = 400) -> None:
-        """Let rows arrive, while event time goes on by so much with each batch."""
+        """Let batches of rows arrive; event time advances by `gap_ms` with each."""
         for _ in range(batches):
             self.now_ms += gap_ms
             self.guide()
@@ -54,7 +54,7 @@ class SubjectTrial:
                     tap.give(of_schema(some, self.subject.flow.sources[source].schema))
 
     def _dealt(self, source: int, rows: list[Row]) -> Iterator[tuple[Tap, list[Row]]]:
-        """Rows, each with the partition that it comes by: any, or always the same one."""
+        """Rows with the partition by which each arrives: any, or always the same for a value."""
         partitions = list(self._taps[source].values())
         if self.subject.pinned is None:
             self.pick.shuffle(partitions)
@@ -67,25 +67,25 @@ class SubjectTrial:
             yield partitions[place % len(partitions)], [row]
 
     def polled(self) -> None:
-        """Wait until couriers have read all that was given."""
+        """Wait until couriers have read all rows."""
         everything = [tap for of in self._taps for tap in of.values()]
         self.cluster.until(
             lambda: all(tap.read == len(tap.batches) for tap in everything), "all is read"
         )
 
     def guide(self) -> None:
-        """Let burst workers, if there are any, have other shares of rows from now on."""
+        """Give burst workers, if there are any, other shares of rows from now on."""
         if self._helped is not None:
-            with suppress(RuntimeError):  # the driver is dead
+            with suppress(RuntimeError):  # The driver is dead.
                 on = self.cluster
                 on.crew.guide(on.runner._run, self._helped.guides(self.pick))
 
-    # What a user does
+    # Requests of a user
 
     def move(
         self, number: int = 0, slots: tuple[int, ...] = tuple(range(SLOTS)), to: int = 0
     ) -> None:
-        """Ask for slots of a step to go to one of its hosts."""
+        """Request a move of a step's slots to one of its hosts."""
         steps = self.cluster.flow.keyed
         step = steps[number % len(steps)].id
         with suppress(
@@ -100,14 +100,14 @@ class SubjectTrial:
             self.cluster.relocation.scale(steps[number % len(steps)].id, hosts)
 
     def have_couriers(self, couriers: int) -> None:
-        """Ask for so many couriers, with any partitions."""
+        """Request a number of couriers, with any partitions."""
         sources = enumerate(self.cluster.sources)
         names = [(number, name) for number, source in sources for name in source.partitions()]
         loads = {name: self.pick.random() for name in names}
-        self.cluster.scaling.asked.put(CrewPlan(couriers, loads, "the test wants it"))
+        self.cluster.scaling.asked.put(CrewPlan(couriers, loads, "the test requested it"))
 
     def leave(self, number: int) -> None:
-        """Have the machine of a host or courier taken away, in good order."""
+        """Begin the planned removal of a host's or courier's machine."""
         on = self.cluster
         hosts, couriers = on.jobs.live, sorted(on.crew.pids())
         if number % 2 and couriers:
@@ -119,27 +119,27 @@ class SubjectTrial:
         self.cluster.migration = self.cluster.relocation.migration = Migration.parse(migration)
 
     def moved(self) -> None:
-        """Wait until no slot is on its way."""
+        """Wait until no slot is moving."""
         self.cluster.until(lambda: not self.cluster.relocation.pending, "moved")
 
-    # What must be so
+    # Checks
 
     def check(self) -> None:
-        """End the input, and compare what left, and what the store holds, with a batch computation."""
+        """End the input, and compare the output and the stored state with a batch computation."""
         on = self.cluster
         for of in self._taps:
             for tap in of.values():
                 tap.give(end=True)
         on.until(lambda: on.outcome is not None, "finished")
         assert on.outcome == "finished", repr(on.outcome)
-        assert all(not p.late_rows for p in on.progress), "rows were late that cannot be"
+        assert all(not p.late_rows for p in on.progress), "rows were late that cannot be late"
         assert on.progress[-1].epoch == max(p.epoch for p in on.progress)
         if not on.deaths["driver"]:
             assert sum(p.rows for p in on.progress) == len(self.rows), "rows that were committed"
         self.subject.judge(self.rows, on.sink.all_rows())
 
     def stored(self, number: int = 0) -> dict[Any, Row]:
-        """Each key of a step, with what the newest version in the store has of it."""
+        """Each key of a step, with its entry in the newest version of the store."""
         step = self.cluster.flow.keyed[number]
         return stored_entries(self.cluster.store, step, self.cluster.progress[-1].epoch)
 

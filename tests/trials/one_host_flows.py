@@ -25,7 +25,7 @@ VISITS = pa.schema(
 
 
 class Visits(KeyedProcessor):
-    """Numbers the visits of a user, with timers of both kinds."""
+    """Numbers a user's visits, with timers of both kinds."""
 
     output_schema = "user long, page long, n long, ts timestamp_ntz"
 
@@ -50,7 +50,7 @@ class Visits(KeyedProcessor):
 
 
 class Ranks(KeyedProcessor):
-    """Of all pages together: a global step."""
+    """A global step over all pages."""
 
     output_schema = "page long, n long, ts timestamp_ntz, hash long"
 
@@ -66,7 +66,7 @@ class Ranks(KeyedProcessor):
 
 
 def timely(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of timers have no time: windows do not take them."""
+    """Rows with a time: rows of timers have none, and windows reject them."""
     return batch.filter(batch.column("ts").is_valid())
 
 

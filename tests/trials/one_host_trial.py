@@ -1,4 +1,4 @@
-"""Flows on one host on trial: all steps of a flow in one task, on one worker or on several."""
+"""Trials of flows on one host: all steps of a flow in one task, on one worker or on several."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ WORKERS = {
     "small": SMALL,
     "single": SINGLE,
 }
-"""Ways to share the work of a host: no way may make a difference."""
+"""Settings that share the work of a host in different ways, which must make no difference."""
 
 LINEAR = [name for name, case in CASES.items() if case.flow.linear]
-"""Flows of event time that one host can run."""
+"""Event-time flows that one host can run."""
 
 
 class OneHost(MiniCluster):
-    """A cluster with one host for all steps. Each driver has the next of these settings."""
+    """A cluster with one host for all steps. Each driver uses the next of the settings."""
 
     def __init__(self, flow: FlowPlan, store: str, settings: tuple[Settings, ...]) -> None:
         self._turns = cycle(settings)
@@ -49,7 +49,7 @@ class OneHost(MiniCluster):
 
 
 class OneHostTrial(Trial):
-    """A flow of the clock on one host: nothing can move, but everything can die."""
+    """A trial of a processing-time flow on one host: nothing can move, but everything can die."""
 
     def ask(self, request: Request) -> None:
         if request.kind in ("kill", "leave", "restart"):
@@ -57,7 +57,7 @@ class OneHostTrial(Trial):
 
 
 class OneHostEventTrial(EventTrial):
-    """A flow of event time on one host."""
+    """A trial of an event-time flow on one host."""
 
     def ask(self, request: Request) -> None:
         if request.kind in ("kill", "leave", "restart"):
@@ -68,7 +68,7 @@ class OneHostEventTrial(EventTrial):
 def one_host_trial(
     name: str, store: str, *settings: Settings, behind: tuple[int, ...] = MOSTLY_IN_TIME
 ) -> Iterator[Trial]:
-    """One of `tests.trials.trial.FLOWS` or of `tests.trials.event_ledger.CASES`, on one host."""
+    """A trial of one of `tests.trials.trial.FLOWS` or `tests.trials.event_ledger.CASES` on one host."""
     plain = name in FLOWS
     flow = replace(FLOWS[name][0] if plain else CASES[name].flow, one_host=True)
     on = OneHost(flow, store, settings=settings or (SMALL,))

@@ -1,4 +1,4 @@
-"""Rows as dicts and as tuples, as tests write them and look at them."""
+"""Rows as dicts and as tuples, as tests write and compare them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from penstock.plan.steps import FlowPlan
 _START_OF_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 
 Row = dict[str, Any]
-"""Times are milliseconds since 1970. Of a flow with several sources, "_input" names the row's."""
+"""A row. Times are milliseconds since 1970. In a flow with several sources, "_input" is the row's source."""
 
 
 def arrow_batch(flow: FlowPlan, rows: Sequence[Row]) -> pa.RecordBatch:
-    """Rows as a courier gets them: of several sources, tagged and in any order."""
+    """Rows as a courier gets them: tagged and in any order, if there are several sources."""
     if flow.tagged is None:
         return of_schema(rows, flow.sources[0].schema)
     runs = groupby(rows, key=lambda row: int(row[INPUT]))
@@ -57,7 +57,7 @@ def plain(rows: Sequence[Row]) -> list[tuple[Any, ...]]:
 
 
 def net(rows: Sequence[Row]) -> list[tuple[Any, ...]]:
-    """What is left of changes: (values, how many more there are of them), in a fixed order."""
+    """The net of changes: (values, count), in a fixed order."""
     left: Counter[tuple[Any, ...]] = Counter()
     for row in rows:
         left[values({name: v for name, v in row.items() if name != CHANGE})] += row[CHANGE]

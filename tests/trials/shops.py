@@ -1,7 +1,7 @@
 """Rows of several partitions through steps with different keys, whose output shows its order.
 
-Each partition has keys of its own in both steps, so that no two race: what comes out of a partition's rows is
-what one thread makes of them, one after the other.
+Each partition has its own keys in both steps, so that partitions do not race: the output of a partition's
+rows is that of one thread that processes them one after the other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NUMBERS = count()
 
 
 class Numbered(KeyedProcessor):
-    """Gives each row as often as its item says, with how many its key has had."""
+    """Emits each row as often as its item says, with the number of rows of its key so far."""
 
     output_schema = "p string, n long, who string, item long, copy int, seen long"
 
@@ -44,7 +44,7 @@ class Numbered(KeyedProcessor):
 
 
 class Again(Numbered):
-    """The same for rows of another `Numbered`, each of them once."""
+    """Emits each row of another `Numbered` once, with the number of rows of its key so far."""
 
     output_schema = "p string, n long, copy int, seen long, again long"
 
@@ -57,7 +57,7 @@ class Again(Numbered):
 
 
 class Chained(KeyedProcessor):
-    """Of all rows together: numbers them, each with a hash of all up to it."""
+    """A global step: numbers all rows, each with a hash of all rows up to it."""
 
     output_schema = "p string, n long, copy int, seen long, again long, place long, hash long"
 
@@ -99,7 +99,7 @@ THREE_KEYS = FlowPlan(
 
 
 def shop_rows(pick: random.Random, rows: int, now_ms: int) -> list[Row]:
-    """Rows of three partitions, numbered as they come."""
+    """Rows of three partitions, numbered in order of arrival."""
     made = []
     for _ in range(3 * rows):
         p = pick.randrange(3)
@@ -108,11 +108,11 @@ def shop_rows(pick: random.Random, rows: int, now_ms: int) -> list[Row]:
     return made
 
 
-def in_arrival_order(given: list[Row]) -> dict[str, list[tuple[Any, ...]]]:
-    """What the flow does, row by row in one thread; by partition."""
+def in_arrival_order(rows: list[Row]) -> dict[str, list[tuple[Any, ...]]]:
+    """The expected output by partition, row by row in one thread."""
     seen: dict[Any, int] = defaultdict(int)
     out: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
-    for row in given:
+    for row in rows:
         seen[row["who"]] += 1
         for copy in range(row["item"] // 3 % 3):
             if row["item"] != 11:
@@ -123,20 +123,20 @@ def in_arrival_order(given: list[Row]) -> dict[str, list[tuple[Any, ...]]]:
     return out
 
 
-def by_partition(found: list[Row]) -> dict[str, list[tuple[Any, ...]]]:
-    """All rows that left, of each partition in the order in which they did."""
+def by_partition(output: list[Row]) -> dict[str, list[tuple[Any, ...]]]:
+    """The output rows of each partition, in order of delivery."""
     out: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
-    for row in found:
+    for row in output:
         out[row["p"]].append(tuple(row.values()))
     return out
 
 
-def unchained(found: list[Row]) -> list[Row]:
-    """What `THREE_KEYS` gave, in the order in which its last step saw it, as its second one gave it."""
-    found = sorted(found, key=lambda row: int(row["place"]))
-    assert [row["place"] for row in found] == list(range(len(found)))
+def unchained(output: list[Row]) -> list[Row]:
+    """The output of `THREE_KEYS` in the order of its last step, with the columns of its second step."""
+    output = sorted(output, key=lambda row: int(row["place"]))
+    assert [row["place"] for row in output] == list(range(len(output)))
     hash, rows = 0, []
-    for row in found:
+    for row in output:
         hash = hashed(hash, row["n"], row["copy"])
         assert row["hash"] == hash, row
         rows.append({name: row[name] for name in _SECOND.output.names})

@@ -1,4 +1,4 @@
-"""Stories of epochs with requests and mishaps: as hypothesis draws them, or at random."""
+"""Stories of epochs with requests and mishaps, drawn by hypothesis or at random."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.trials.ledger import SLOTS
 from tests.trials.trial import MEMORY, MIGRATIONS, POINTS, Mishap, Request, Turn, hows
 
 OFTEN = replace(SETTINGS, compact_epochs=1)
-"""Every epoch gives cause to a compaction."""
+"""Settings with which every epoch starts a compaction."""
 TIGHT = replace(OFTEN, host_staged_mb=0.0015)
-"""And hosts can hardly stage more than one channel at a time."""
+"""Settings with which hosts can also stage hardly more than one channel."""
 NEEDS: dict[str, dict[str, Any]] = {
     "host.fetch": {"migration": "lazy(0)"},
     "host.fetched": {"migration": "lazy(0)"},
@@ -26,9 +26,9 @@ NEEDS: dict[str, dict[str, Any]] = {
     "host.trickle": {"migration": "all_at_once"},
     "host.install": {"migration": "all_at_once"},
 }
-"""What a cluster must be like to pass a point when slots move."""
+"""Cluster options with which a point is passed when slots move."""
 GAPS_MS = (500, 1000, 1000, 3000)
-"""Milliseconds between epochs of flows of event time."""
+"""Milliseconds between epochs of event-time flows."""
 
 
 # Drawn by hypothesis
@@ -47,7 +47,7 @@ def drawn_turns(
     rows: Sequence[int] = (20, 5, 0),
     gaps_ms: Sequence[int] = (100, 1000),
 ) -> st.SearchStrategy[Turn]:
-    """Epochs of so many rows, with requests between them and faults at these points."""
+    """Epochs of rows, with requests between them and faults at these points."""
     requests = st.builds(
         Request,
         st.sampled_from(["move", "scale", "migration", "memory", "kill", "leave", "restart"]),
@@ -82,7 +82,7 @@ def random_request(pick: random.Random, calm: bool) -> Request:
 
 
 def random_mishap(pick: random.Random, calm: bool) -> Mishap:
-    """A calm one kills nothing: hosts that live long hold much that may have grown old."""
+    """A random mishap. A calm one kills nothing, so that hosts live long and may hold outdated state."""
     while True:
         point = pick.choice(list(POINTS))
         how = pick.choice((*hows(point), *hows(point), "slow"))
@@ -103,7 +103,7 @@ def random_turn(pick: random.Random, mishaps: int, requests: int, calm: bool = F
 
 
 def random_options(pick: random.Random) -> dict[str, Any]:
-    """What a cluster is like."""
+    """Random options of a cluster."""
     return {
         "hosts": pick.randint(1, 3),
         "settings": pick.choice((SETTINGS, OFTEN, TIGHT)),
@@ -117,9 +117,9 @@ def many_faults(
     tell: Callable[[int, random.Random], Counter[str]],
     capsys: pytest.CaptureFixture[str],
 ) -> Counter[str]:
-    """Tell stories until so many faults have happened. Returns, and prints, how many at each point.
+    """Run stories until a number of faults have happened; print and return the number at each point.
 
-    `tell` is given the number of a story, and returns how many faults happened in it at each point.
+    `tell` gets the number of a story, and returns the number of faults at each point in it.
     """
     fired: Counter[str] = Counter()
     story = 0

@@ -1,4 +1,4 @@
-"""What tops, distinct rows and aggregates without a window do, done with lists."""
+"""Models of tops, distinct rows and aggregates without a window, written with plain lists."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Order = Callable[[Row], Any]
 
 
 def ranked(rows: Iterable[Row], order: Order, n: int, ties: bool) -> list[tuple[int, Row]]:
-    """(rank, row) of the first rows; of equal ones all values decide."""
-    found = sorted(rows, key=lambda row: (order(row), tuple(row.values())))
+    """Pairs (rank, row) of the first rows; all values break ties."""
+    ordered = sorted(rows, key=lambda row: (order(row), tuple(row.values())))
     if not ties:
-        return list(enumerate(found[:n], 1))
-    ranks = [1 + sum(order(other) < order(row) for other in found) for row in found]
-    return [(rank, row) for rank, row in zip(ranks, found, strict=True) if rank <= n]
+        return list(enumerate(ordered[:n], 1))
+    ranks = [1 + sum(order(other) < order(row) for other in ordered) for row in ordered]
+    return [(rank, row) for rank, row in zip(ranks, ordered, strict=True) if rank <= n]
 
 
 @dataclass
 class TopTwin:
-    """The first n rows of each key, as changes."""
+    """Model of a top: the first n rows of each key, as changes."""
 
     n: int
     order: Order
@@ -57,7 +57,7 @@ class TopTwin:
 
 @dataclass
 class TopUntilTwin:
-    """The first n rows of each key, given once the watermark is past the latest `until` of it."""
+    """Model of a top with `until`: the first n rows of each key, once the watermark passes it."""
 
     n: int
     order: Order
@@ -91,7 +91,7 @@ class TopUntilTwin:
 
 @dataclass
 class DistinctTwin:
-    """The first row of each key within a TTL; the key is all there is to a row."""
+    """Model of distinct: the first row of each key within a TTL; a row has only its key."""
 
     ttl: int
     late: list[tuple[int, Row]] = field(default_factory=list)
@@ -113,7 +113,7 @@ class DistinctTwin:
 
 @dataclass
 class GroupTwin:
-    """Aggregates of each key, as changes; rows that come may be changes too."""
+    """Model of aggregates by key, as changes; input rows may be changes too."""
 
     key: str
     fold: Fold
@@ -126,7 +126,7 @@ class GroupTwin:
         for row in inputs[0]:
             self.names = [name for name in row if name not in (CHANGE, INPUT)]
             self.rows[tuple(row[name] for name in self.names)] += row.get(CHANGE, 1)
-        assert not -self.rows, "more rows were taken back than came"
+        assert not -self.rows, "more rows were retracted than inserted"
         after = self._now()
         names = [self.key, *self.fold([dict.fromkeys(self.names, 0)])] if self.names else []
         return changes(before, after, names)

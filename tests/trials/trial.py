@@ -1,4 +1,4 @@
-"""A flow on trial: epochs with requests and mishaps, each compared with the flow's twin."""
+"""A trial of a flow: epochs with requests and mishaps, each compared with the flow's model."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ FLOWS: dict[str, tuple[FlowPlan, Callable[[], Twin]]] = {
 }
 MIGRATIONS = ("lazy", "lazy(0)", "all_at_once", "batched(3)", "fluid", "pause")
 MEMORY = (None, 1, 6_000)
-"""Limits of a host's memory, in bytes: none, nothing may stay, about half of it may."""
+"""Limits of a host's memory for state, in bytes: no limit, no room, room for about half."""
 KEYS = 12
 RUNS = SETTINGS.epoch_runs
 
 How = Literal["die", "stop", "break", "linger", "cut", "shorten", "refuse", "slow"]
-"""die: the process is killed. stop: it does nothing more, and nobody can reach it. break: only this
-call fails. linger: Spark gives the task up, but it goes on. cut: the task's input breaks off, shorten:
-and it looks like its end. refuse: the store says no. slow: nothing fails, but others get ahead."""
+"""Kind of a failure. die: the process is killed. stop: it hangs and is unreachable. break: only this call
+fails. linger: Spark gives up the task, but it continues. cut: the task's input breaks off. shorten: the input
+breaks off and looks complete. refuse: the store fails. slow: nothing fails, but others get ahead."""
 
 _HOWS: dict[str, tuple[How, ...]] = {
     "host": ("die", "break"),
@@ -51,30 +51,30 @@ _HOWS: dict[str, tuple[How, ...]] = {
     "store": ("refuse", "die"),
 }
 _NO_CALL = ("host.trickle", "host.install")
-"""These are passed by a thread of the host itself: nothing is called that could break."""
+"""Points that are passed by a thread of the host itself: there is no call that could break."""
 _UPKEEP = ("host.compact", "driver.layout", "driver.clean")
-"""These are passed some time after the epoch."""
+"""Points that are passed some time after the epoch."""
 
 
 WITH_FUNCTIONS = ("courier.offload", "courier.offloaded")
 ALL_POINTS = {name: at for name, at in FAULT_POINTS.items() if not name.startswith("sink.")}
-"""The fault points that trials pass: their sink is a dictionary."""
+"""All fault points that trials pass: those of sinks are missing, since their sink is a dict."""
 POINTS = {name: at for name, at in ALL_POINTS.items() if name not in WITH_FUNCTIONS}
-"""Those that flows pass which no function helps."""
+"""Fault points that flows without functions pass."""
 
 
 def hows(point: str) -> tuple[How, ...]:
-    """How something may fail at a point."""
+    """The kinds of failure that may happen at a point."""
     if point == "courier.read":
         return (*_HOWS["courier"], "cut", "shorten")
     if point == "store.read":
-        return ("refuse",)  # whoever reads first may be a host or the driver
+        return ("refuse",)  # The first reader may be a host or the driver.
     return ("die",) if point in _NO_CALL else _HOWS[point.split(".")[0]]
 
 
 @dataclass(frozen=True)
 class Mishap:
-    """A fault as a value: where, how, and at which passing."""
+    """A fault as a value: point, kind, and the number of the passing."""
 
     point: str
     how: How
@@ -102,7 +102,7 @@ class Mishap:
 
     @property
     def survivable(self) -> bool:
-        """Whether the query must live on: neither its driver nor its store was hit."""
+        """Whether the query must survive: neither its driver nor its store failed."""
         return self.point.startswith(("host.", "courier.")) or self.how == "refuse"
 
 
@@ -112,7 +112,7 @@ def _dawdle(where: Mapping[str, object]) -> None:
 
 @dataclass(frozen=True)
 class Request:
-    """What a user, or the world, does between two epochs. Numbers are taken modulo what there is."""
+    """An action of a user or the environment between two epochs. Numbers are taken modulo what exists."""
 
     kind: Literal["move", "scale", "migration", "memory", "kill", "leave", "restart"]
     step: int = 0
@@ -125,7 +125,7 @@ class Turn:
     """One epoch of a trial."""
 
     seed: int
-    """Makes its rows."""
+    """Seed of its rows."""
     partitions: int = 2
     requests: tuple[Request, ...] = ()
     mishaps: tuple[Mishap, ...] = ()
@@ -136,18 +136,18 @@ class Turn:
 
 
 class Trial:
-    """A cluster beside its twin."""
+    """A cluster and its model."""
 
     def __init__(self, name: str, on: MiniCluster, twin: Twin) -> None:
         self.name, self.cluster, self.twin = name, on, twin
         self.fired: Counter[str] = Counter()
-        """point -> how many faults have happened there."""
+        """Point -> number of faults that happened there."""
         self.moved: Counter[str] = Counter()
-        """Slots that changed hands, keys that were fetched, entries that were evicted."""
+        """Number of moved slots, fetched keys and evicted entries."""
         self._kills = 0
 
     def take(self, turn: Turn) -> int:
-        """Take a turn. Returns how many runs the last try of its epoch took."""
+        """Take a turn; return the number of runs that the last attempt of its epoch took."""
         self._kills = sum(request.kind == "kill" for request in turn.requests)
         for request in turn.requests:
             self.ask(request)
@@ -190,12 +190,12 @@ class Trial:
         gap_ms: int = 1000,
         closing: int = 0,
     ) -> int:
-        """Run an epoch through all its mishaps and compare what it gave."""
+        """Run an epoch through all its mishaps, and compare its output with the model's."""
         on = self.cluster
         on.now_ms += gap_ms
         epoch, died = on.epoch, on.deaths["driver"]
         upkeep = any(mishap.point in _UPKEEP for mishap in mishaps)
-        if upkeep:  # so that this epoch gives cause to it
+        if upkeep:  # So that this epoch starts a compaction.
             on.await_upkeep()
         slow = [mishap.fault(on) for mishap in mishaps if mishap.how == "slow"]
         mishaps = tuple(mishap for mishap in mishaps if mishap.how != "slow")
@@ -203,9 +203,9 @@ class Trial:
             after = on.await_upkeep if upkeep else lambda: None
             progress = on.run_through(parts, lambda: len(faults.fired), after, closing=closing)
         expected = self.expected([row for part in parts for row in part], closing)
-        given = on.output(epoch)
-        assert given == expected, (
-            f"epoch {epoch} after {told(faults)}: {difference(given, expected)}"
+        output = on.output(epoch)
+        assert output == expected, (
+            f"epoch {epoch} after {describe(faults)}: {difference(output, expected)}"
         )
         self.compare(progress)
         self._count(faults, mishaps, on.deaths["driver"] - died)
@@ -216,14 +216,14 @@ class Trial:
         return progress.runs
 
     def expected(self, rows: list[Row], closing: int) -> list[tuple[Any, ...]]:
-        """What the epoch must give, in the order of `MiniCluster.output`."""
+        """Expected output of the epoch, in the order of `MiniCluster.output`."""
         return self.twin.epoch(rows, self.cluster.time_ms)
 
     def compare(self, progress: EpochProgress) -> None:
-        """See that what else is told of an epoch is right."""
+        """Check the other figures of an epoch."""
 
     def settle(self) -> None:
-        """Let epochs pass until every slot is where it should be, and see that hosts are too."""
+        """Run epochs until every slot is where it should be, and assert that hosts are too."""
         on = self.cluster
         for _ in range(2 * SLOTS):
             self.epoch([[], []])
@@ -235,10 +235,10 @@ class Trial:
             if sorted(on.jobs.live) == sorted(wanted):
                 return
             self.epoch([[], []])
-        assert sorted(on.jobs.live) == sorted(wanted), "hosts that left are still there"
+        assert sorted(on.jobs.live) == sorted(wanted), "removed hosts are still up"
 
     def check(self) -> None:
-        """Everything that is held, seen through the hosts, through new hosts, and in the store."""
+        """Check all state, through the hosts, through new hosts, and in the store."""
         self.epoch(everything(self.name))
         self.cluster.restart()
         self.epoch(everything(self.name))
@@ -250,16 +250,16 @@ class Trial:
         met = [m for m in mishaps if any(passed.point == m.point for passed in faults.fired)]
         if self._kills + len(faults.fired) < RUNS and all(mishap.survivable for mishap in met):
             ended = self.cluster.ended_by
-            assert deaths == 0, f"{told(faults)} ended the query: {ended!r}"
+            assert deaths == 0, f"{describe(faults)} ended the query: {ended!r}"
 
 
-def difference(given: list[Any], expected: list[Any]) -> str:
-    """A few of the rows that are too many, and of those that are missing."""
-    more, less = Counter(given) - Counter(expected), Counter(expected) - Counter(given)
+def difference(output: list[Any], expected: list[Any]) -> str:
+    """A few unexpected rows, and a few missing ones."""
+    more, less = Counter(output) - Counter(expected), Counter(expected) - Counter(output)
     return f"{list(more)[:3]} instead of {list(less)[:3]}"
 
 
-def told(faults: Armed) -> str:
+def describe(faults: Armed) -> str:
     return ", ".join(str(passed) for passed in faults.fired) or "no fault"
 
 
@@ -271,7 +271,7 @@ def trial(name: str, store: str, **kwargs: Any) -> Iterator[Trial]:
 
 
 def some_rows(name: str, pick: random.Random, rows: int, partitions: int) -> list[list[Row]]:
-    """Rows by partition. All of a ledger's key go through one, so that their order is known."""
+    """Rows by partition. All rows of a ledger's key are in one partition, so that their order is known."""
     parts: list[list[Row]] = [[] for _ in range(partitions)]
     turn = pick.randrange(partitions)
     for _ in range(rows):
@@ -285,7 +285,7 @@ def some_rows(name: str, pick: random.Random, rows: int, partitions: int) -> lis
 
 
 def everything(name: str) -> list[list[Row]]:
-    """Rows that make every key tell what it holds."""
+    """Rows that make every key emit its state."""
     if name == "sums":
         return [[{"k": key, "v": 0} for key in range(KEYS)], []]
     return [[{"who": f"who-{key}", "op": "read", "v": 0} for key in range(KEYS)], []]
