@@ -36,7 +36,7 @@ LOAD = np.arange(1, SLOTS + 1)
 
 @dataclass
 class PretendedStarted:
-    """Functions that are there at once; they note what they are told."""
+    """Functions that are available at once and record their orders."""
 
     number: int = 0
     warmed: list[int] = field(default_factory=list)
@@ -134,7 +134,7 @@ class PretendedRelocation:
 
 
 class Pretence:
-    """A flow's control, and everything that it would be told."""
+    """A flow's control loop, and everything that it would receive."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class Pretence:
         self.settle()
 
     def settle(self) -> None:
-        """Wait until the keeper has done what it was told."""
+        """Wait until the keeper has carried out its orders."""
         self.keeper._worker.submit(lambda: None).result()
 
     def stop(self) -> None:
@@ -220,11 +220,11 @@ class Pretence:
         return plan
 
     def planned(self, step: str, partitions: int = 1) -> Offload | None:
-        """What would go to functions, were the epoch that began last to begin once more."""
+        """Rows that would go to functions if the last epoch began again."""
         return self.loop.orders(self.epoch - 1, partitions, self.now_ms).offloads.get(step)
 
     def seen(self, partitions: int = PARTITIONS) -> list[Seen]:
-        """What couriers report: all partitions alike, each with `LOAD` for every step."""
+        """Reports of couriers: all partitions alike, each with `LOAD` for every step."""
         loads = {step.id: LOAD for step in self.flow.keyed}
         time = int(self.now_ms) - 50
         one = Seen(int(LOAD.sum()), (time,), (int(LOAD.sum()),), loads=loads)

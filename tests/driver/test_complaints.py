@@ -1,4 +1,4 @@
-"""Whom couriers complain of, and who is given up for it."""
+"""Complaints of couriers, and the hosts that are given up for them."""
 
 from __future__ import annotations
 

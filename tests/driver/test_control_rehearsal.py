@@ -1,4 +1,4 @@
-"""What the control loop compiles: all of it before it takes its lock."""
+"""The control loop compiles all its kernels before it takes its lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the driver keeps of couriers' errors."""
+"""Errors of couriers that the driver keeps."""
 
 from __future__ import annotations
 
