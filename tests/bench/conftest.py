@@ -1,6 +1,7 @@
-"""Benchmarks simulate in processes of their own, for which Python keeps one more as long as it lives.
+"""Starts Python's resource tracker, which runs as long as the process.
 
-It is started here, so that no test seems to leave it behind.
+Simulated benchmarks use processes and would start it. It is started here, so that no test seems to leave it
+behind.
 """
 
 from __future__ import annotations

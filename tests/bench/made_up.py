@@ -35,7 +35,7 @@ from penstock_bench.nexmark import bench as nexmark
 from penstock_bench.ordered import bench as ordered
 from penstock_bench.ordered import queries as ordered_queries
 from penstock_bench.ordered import sweeps as ordered_sweeps
-from penstock_bench.ordered.trials import Shown, Trial, told
+from penstock_bench.ordered.trials import Shown, Trial, summary
 from penstock_bench.report import PartResult, Result
 from penstock_bench.soak import bench as soak
 from penstock_bench.soak.samples import ROLES, FileCount, HeldResources, SoakSample
@@ -381,7 +381,7 @@ def ordered_report(scale: ordered_sweeps.OrderedScale) -> dict[str, Any]:
     groups: dict[str, list[Any]] = {}
     for trial in ordered_sweeps.trials(scale):
         rounds = [_shown(trial, chance) for _ in range(scale.rounds)]
-        groups.setdefault(trial.group, []).append(told(trial, rounds))
+        groups.setdefault(trial.group, []).append(summary(trial, rounds))
     for group, sides in {
         "hosts": ordered_sweeps.host_sides(scale),
         "cores": [(1, "ct"), (2, "ct")],

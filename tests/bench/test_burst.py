@@ -26,7 +26,7 @@ from penstock_bench.burst.outcome import (
 )
 from penstock_bench.burst.scenarios import CORES, DEFAULT, FULL, QUICK, LiveBurst
 from penstock_bench.burst.sides import LIVE
-from penstock_bench.burst.standby import asked, over
+from penstock_bench.burst.standby import first_relief, over
 from penstock_bench.catalog import find
 from penstock_bench.switch.outcome import of_step
 from penstock_bench.workloads.nexmark.live import BURSTS
@@ -195,8 +195,8 @@ def test_who_stands_by_is_called_when_the_switch_would_move_slots() -> None:
         offload(9.2, 8),
         decided(9.5, "balance", "balance"),
     ]
-    assert asked(journal, STEP, START_MS + 8_000) == journal[4]
-    assert asked(journal[:4], STEP, START_MS + 8_000) is None
+    assert first_relief(journal, STEP, START_MS + 8_000) == journal[4]
+    assert first_relief(journal[:4], STEP, START_MS + 8_000) is None
 
 
 @pytest.mark.parametrize(("rows", "is_over"), [(1_500, True), (1_700, False)])

@@ -1,4 +1,4 @@
-"""Chaos without a query: schedules, orders, the oracle, figures."""
+"""The chaos bench without a query: schedules, orders, the oracle, metrics."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_seed_makes_a_schedule() -> None:
     at_s = [due.at_s for due in long]
     assert at_s == sorted(at_s)
     assert at_s[0] >= 5 > at_s[-1] - 1490
-    # starting a JVM takes longer than anything else: it stays below one in a hundred
+    # the start of a JVM is slow, so fewer than one fault in a hundred needs one
     deaths = [due for due in long if "process" in KINDS[due.kind].needs]
     assert 5 <= len(deaths) < len(long) / 100
     alone = schedule(ChaosPlan(1, 1500, allows=()))
@@ -83,9 +83,9 @@ def test_an_order_is_obeyed_once_and_noted(book: OrderBook) -> None:
     with pytest.raises(InjectedFault, match="epoch=2"):
         point("driver.sealed", epoch=2, run=0)
     point("driver.sealed", epoch=2, run=1)
-    told = book.happened()
-    assert told.keys() == {7}
-    assert (told[7]["epoch"], told[7]["pid"]) == (2, os.getpid())
+    happened = book.happened()
+    assert happened.keys() == {7}
+    assert (happened[7]["epoch"], happened[7]["pid"]) == (2, os.getpid())
 
 
 @pytest.mark.usefixtures("obeying")
@@ -123,8 +123,8 @@ def log(*ends: int) -> SparkLog:
 
 
 def test_the_oracle_counts_each_row_once() -> None:
-    """Against rows that are followed one by one."""
-    found = expected(PLAN, log(25, 50, 1200, 1200, 4000, 4100, 5000))
+    """The oracle agrees with a count of the rows one by one."""
+    epochs = expected(PLAN, log(25, 50, 1200, 1200, 4000, 4100, 5000))
     number = np.arange(5000)
     t_us = np.concatenate([np.zeros(50, np.int64), arrivals(PLAN).arrival_us(np.arange(4950))])
     at_ms, k, v = ChaosRows().numbers(number, t_us)
@@ -133,15 +133,15 @@ def test_the_oracle_counts_each_row_once() -> None:
     assert not closed[4100:].any(), "no row is late"
     newest: dict[int, tuple[int, ...]] = {}
     for epoch in range(7):
-        newest |= {row[0]: row[1:] for row in found[epoch]}
+        newest |= {row[0]: row[1:] for row in epochs[epoch]}
     for group in range(12):
         of = closed & (group_of(k) == group)
         windows = set(zip(k[of].tolist(), (at_ms[of] // WINDOW_MS).tolist(), strict=True))
         assert newest[group] == (len(windows), int(of.sum()), int(v[of].sum()))
-    assert [bool(found[epoch]) for epoch in range(4)] == [False, False, False, True]
+    assert [bool(epochs[epoch]) for epoch in range(4)] == [False, False, False, True]
 
 
-def test_what_is_lost_or_twice_there_is_told() -> None:
+def test_lost_and_duplicated_rows_are_reported() -> None:
     right = expected(PLAN, log(25, 50, 1200, 4000))
     assert difference(right, right).first == ""
     row = min(right[3])
@@ -178,11 +178,11 @@ def test_partitions_of_a_topic_hold_the_watermark_back(tmp_path: Path) -> None:
         (tmp_path / f"commits/{epoch}").touch()
     log = LogReader(Files(str(tmp_path))).read(Began(1_000, 60))
     assert [log.row(epoch) for epoch in range(4)] == [60, 61, 2400, 2400]
-    found = expected(PLAN, log)
-    # the second partition has brought nothing of the load until the third epoch is done
-    assert [bool(found[epoch]) for epoch in range(4)] == [False, False, False, True]
+    epochs = expected(PLAN, log)
+    # the second partition has rows of the load only from the third epoch on
+    assert [bool(epochs[epoch]) for epoch in range(4)] == [False, False, False, True]
     whole = expected(PLAN, SparkLog({0: (60,), 1: (2400,), 2: (2401,)}, Began(1_000, 60), 2))
-    assert found[3] == whole[2]
+    assert epochs[3] == whole[2]
 
 
 def test_a_cluster_has_faults_of_its_own() -> None:
@@ -193,14 +193,14 @@ def test_a_cluster_has_faults_of_its_own() -> None:
     assert not own & {KINDS[due.kind].group for due in schedule(PLAN)}
 
 
-def test_figures_of_a_run() -> None:
-    told = chaos_report()
-    first, *_, last = told["results"]["faults"]
+def test_metrics_of_a_run() -> None:
+    report = chaos_report()
+    first, *_, last = report["results"]["faults"]
     assert (first["happened_s"], last["happened_s"], last["recovered_s"]) == (5.1, None, None)
     assert first["recovered_s"] == pytest.approx(0.9)
-    ratios = told["ratios"]
+    ratios = report["ratios"]
     assert set(GOALS) < set(ratios)
-    assert ratios["faults"] == len(told["results"]["faults"]) - 2
+    assert ratios["faults"] == len(report["results"]["faults"]) - 2
     # a fault at 20.4 s, when the next epochs are done at 23 s and 23.5 s
     assert 2.0 < ratios["recover_p99_s"] <= 3.5
     # lost from when the first row has waited for a second until the last late one is out of the window

@@ -37,9 +37,9 @@ def test_generate_the_same_again(events: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--shape", "saw"], "'saw' is no shape"),
-        (["--format", "csv"], "'csv' is no format"),
-        (["--hot", "cold"], "'cold' is no kind of hot keys"),
+        (["--shape", "saw"], "Unknown shape 'saw'"),
+        (["--format", "csv"], "Unknown format 'csv'"),
+        (["--hot", "cold"], "Unknown kind of hot keys 'cold'"),
     ],
 )
 def test_generate_refuses(

@@ -1,4 +1,4 @@
-"""Loads of live trials: their lead-in, and records that are followed by what came out."""
+"""Loads of live trials: their lead-in, and the latencies of records computed from the output."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def sums(keys: int = 1_500, rate: float = 100.0) -> Load:
     return Load(Steady(rate), content, records, content.slots_of, Columns("k", "n"))
 
 
-def test_a_load_begins_behind_its_lead_in(tmp_path: Path) -> None:
+def test_a_load_begins_after_its_lead_in(tmp_path: Path) -> None:
     source = led(sums(), lead_s=2.0, gate=tmp_path / "gate")
     arrivals = source.arrivals
     times = arrivals.arrival_us(np.arange(400))
@@ -64,14 +64,14 @@ def test_a_load_begins_behind_its_lead_in(tmp_path: Path) -> None:
     assert polled.batch.column("arrival")[200].value == (begun_ms + 2_010) * 1000
 
 
-def test_records_are_followed_by_the_counts_that_come_out(tmp_path: Path) -> None:
+def test_latencies_of_records_follow_from_the_counts_in_the_output(tmp_path: Path) -> None:
     load = sums()
     source = led(load, lead_s=1.0, gate=tmp_path / "gate")
     source.begin(500_000)
     number = np.arange(300)
     key = load.records(number, source.arrivals.arrival_us(number)).key
     at_us = 500_000_000 + source.arrivals.arrival_us(number)
-    # each is received 7 ms after it came, but for the last one of all
+    # each is received 7 ms after it arrived, except the very last one
     received = np.stack([at_us + 7_000, key, ordinals(key)], axis=1)[:-1]
     truth = followed(load, source, received, SLOTS, 2.0)
     assert truth.row_ms[:-1] == pytest.approx(np.full(len(truth.row_ms) - 1, 7.0))
@@ -80,21 +80,21 @@ def test_records_are_followed_by_the_counts_that_come_out(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_done_is_found_one_by_one(seed: int) -> None:
-    """Against a search through all receipts, some of which tell of several records or come again."""
+def test_done_times_agree_with_a_search_through_all_receipts(seed: int) -> None:
+    """Some receipts cover several records, and some are repeated."""
     chance = np.random.default_rng(seed)
     key = chance.integers(0, 12, 300)
-    order, at, told = ordinals(key), np.sort(chance.integers(0, 10_000, 300)), []
+    order, at, receipts = ordinals(key), np.sort(chance.integers(0, 10_000, 300)), []
     for n in np.flatnonzero(chance.random(300) < 0.6).tolist():
-        told.append((at[n], key[n], order[n]))
+        receipts.append((at[n], key[n], order[n]))
         if chance.random() < 0.2:
-            told.append((at[n] + 3_000, key[n], order[n]))
-    received = np.array(told, np.int64)
+            receipts.append((at[n] + 3_000, key[n], order[n]))
+    received = np.array(receipts, np.int64)
     chance.shuffle(received)
-    found = done_us(key, received)
+    done = done_us(key, received)
     for n in range(300):
         times = [when for when, k, count in received if k == key[n] and count >= order[n]]
-        assert found[n] == min(times) if times else np.isnan(found[n])
+        assert done[n] == min(times) if times else np.isnan(done[n])
     assert np.isnan(done_us(key, received[:0])).all()
 
 
@@ -106,8 +106,8 @@ def test_receipts_are_kept_in_files(tmp_path: Path) -> None:
     assert receipts.received()[:, 1:].tolist() == [[5, 1], [6, 2], [5, 2]]
 
 
-def test_one_queue_is_what_is_possible() -> None:
-    """A second's burst of 4 times what hosts take: rows wait until it is worked off, for 3 s more."""
+def test_one_queue_is_the_upper_bound() -> None:
+    """A burst of 4 times the capacity for a second: the backlog takes 3 s more."""
     t_us = np.concatenate([np.arange(100) * 10_000, 1_000_000 + np.arange(400) * 2_500])
     done = as_fast_as(t_us, rate=100.0)
     assert done[:100] == pytest.approx(t_us[:100] / 1000 + 10)
@@ -115,7 +115,7 @@ def test_one_queue_is_what_is_possible() -> None:
     assert (np.diff(done) > 0).all()
 
 
-def test_words_and_orders_tell_what_is_done() -> None:
+def test_words_and_orders_show_which_records_are_done() -> None:
     words = pa.record_batch({"word": ["ce", "ba"], "n": [4, 9]})
     assert [some.tolist() for some in switch.counted_words(words)] == [[1, 0], [4, 9]]
     orders = pa.record_batch(
@@ -124,7 +124,7 @@ def test_words_and_orders_tell_what_is_done() -> None:
     assert [some.tolist() for some in switch.taken_orders(orders)] == [[7, 8], [3, 5]]
 
 
-def test_an_auction_tells_how_many_orders_it_has_taken() -> None:
+def test_an_auction_outputs_its_number_of_orders() -> None:
     from penstock.testing import ProcessorTester
     from penstock_bench.workloads.exchange.auction import ORDER_COLUMNS
 
@@ -147,7 +147,7 @@ def test_every_scenario_makes_its_load(tmp_path: Path) -> None:
     assert switch.bids_by_auction(led(switch.bids("steady(10)"), 1.0, tmp_path)).plan.keyed
 
 
-def test_keys_come_when_the_dial_says_so_and_updates_at_their_time(tmp_path: Path) -> None:
+def test_keys_arrive_when_the_dial_is_turned_and_updates_at_their_time(tmp_path: Path) -> None:
     dial = tmp_path / "dial"
     feed = TallyFeed(TallyLoad(keys=100, rate=1_000, payload=5, keys_at_once=60), dial)
     Dial(keys=False).turn(dial)
@@ -165,7 +165,7 @@ def test_keys_come_when_the_dial_says_so_and_updates_at_their_time(tmp_path: Pat
 
 
 @pytest.mark.parametrize("tally", [TallyProcessor(), TallyByKey()])
-def test_a_tally_counts_keys_that_are_new_beside_those_that_are_not(tally: KeyedProcessor) -> None:
+def test_a_tally_counts_new_and_known_keys(tally: KeyedProcessor) -> None:
     from penstock.testing import ProcessorTester
 
     tester = ProcessorTester(tally, "k long, payload int", key="k")
@@ -187,7 +187,7 @@ def test_rows_of_an_epoch_are_spread_over_its_time() -> None:
     assert hotspots.by_host(epochs, 4) == {"sum/0": [20.0] * 4, "sum/1": [10.0] * 4}
 
 
-def test_moves_are_judged_by_what_was_received() -> None:
+def test_moves_are_measured_by_the_receipts() -> None:
     assert migration.FULL.strategies[-2:] == (migration.LAZY, migration.TRICKLE)
     moves = [
         {"size": "5gb", "strategy": "lazy(0)", "peak_ms": 20.0, "steady_ms": 10.0},

@@ -1,4 +1,4 @@
-"""The latency of every live row, from outside: against rows that are followed one by one."""
+"""Exact latencies of all rows of a run, compared with a computation row by row."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ def epoch(number: int, rows: int, started_ms: int, sink_ms: float, **hosts: int)
 
 
 def back_to_back(shape: Sine | Steady, seconds: int, length_ms: int) -> list[EpochProgress]:
-    """A lead-in, then epochs that take what has arrived and last equally long."""
-    found = [epoch(0, 20, 999_000, 50.0), epoch(1, 40, 999_500, 50.0)]
+    """A lead-in, then epochs of equal length with the rows that have arrived."""
+    epochs = [epoch(0, 20, 999_000, 50.0), epoch(1, 40, 999_500, 50.0)]
     taken = 0
     for number, start in enumerate(range(0, (seconds + 2) * 1000, length_ms), start=2):
         until = int(shape.cumulative(start))
-        found.append(epoch(number, until - taken, BEGAN.start_ms + start, length_ms - 20.0, h0=5))
+        epochs.append(epoch(number, until - taken, BEGAN.start_ms + start, length_ms - 20.0, h0=5))
         taken = until
-    return found
+    return epochs
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_row_is_followed(seed: int) -> None:
+def test_every_row_has_its_latency(seed: int) -> None:
     shape, seconds = Sine(base=300, amplitude=200, period_s=7), 9
     content = KeyedRows(500, Hotspot(0.6, 4, 1, 3), SLOTS, seed)
 
     def slots_of(number: Numbers, t_us: Numbers) -> Numbers:
         return content.slots_of(content.chosen_keys(number, t_us))
 
-    told = delivered(back_to_back(shape, seconds, 350))
-    found = truth(shape, slots_of, SLOTS, BEGAN, told, seconds)
+    points = delivered(back_to_back(shape, seconds, 350))
+    exact = truth(shape, slots_of, SLOTS, BEGAN, points, seconds)
     arrived = np.zeros((seconds * 10, SLOTS))
     completed, latency = np.zeros_like(arrived), np.zeros_like(arrived)
     for number in range(int(shape.cumulative(seconds * 1000 - 1e-3))):
@@ -64,15 +64,15 @@ def test_every_row_is_followed(seed: int) -> None:
         t_us = shape.arrival_us(one)
         (slot,) = slots_of(one + BEGAN.first, t_us)
         t_ms = float(t_us[0]) / 1000
-        at_ms = next(d.at_ms for d in told if number + BEGAN.first < d.row) - BEGAN.start_ms
-        assert found.row_ms[number] == pytest.approx(at_ms - t_ms)
+        at_ms = next(d.at_ms for d in points if number + BEGAN.first < d.row) - BEGAN.start_ms
+        assert exact.row_ms[number] == pytest.approx(at_ms - t_ms)
         arrived[int(t_ms / DELTA_MS), slot] += 1
         if at_ms <= seconds * 1000:
             completed[int(np.ceil(at_ms / DELTA_MS)) - 1, slot] += 1
             latency[int(np.ceil(at_ms / DELTA_MS)) - 1, slot] += at_ms - t_ms
-    np.testing.assert_array_equal(found.arrived, arrived)
-    np.testing.assert_array_equal(found.completed, completed)
-    np.testing.assert_allclose(found.latency_ms, latency)
+    np.testing.assert_array_equal(exact.arrived, arrived)
+    np.testing.assert_array_equal(exact.completed, completed)
+    np.testing.assert_allclose(exact.latency_ms, latency)
 
 
 def test_success_is_lost_while_rows_are_late() -> None:
@@ -82,41 +82,42 @@ def test_success_is_lost_while_rows_are_late() -> None:
         return np.zeros_like(number)
 
     calm = [Delivered(BEGAN.first + 10 * n, BEGAN.start_ms + 100 * n + 50) for n in range(1, 220)]
-    found = truth(shape, one_slot, 1, BEGAN, calm, 20)
-    assert found.success(SLA(1000, 1000), 10).tolist() == [1.0]
-    assert found.mean_ms(5, 15) == pytest.approx(95, abs=2)
-    # what is due in the seconds 12 to 15 comes three seconds late, and holds up what follows
+    exact = truth(shape, one_slot, 1, BEGAN, calm, 20)
+    assert exact.success(SLA(1000, 1000), 10).tolist() == [1.0]
+    assert exact.mean_ms(5, 15) == pytest.approx(95, abs=2)
+    # rows due in the seconds 12 to 15 are three seconds late, and delay those after them
     late = [
         Delivered(d.row, d.at_ms + (3000 if 12_000 <= d.at_ms - BEGAN.start_ms < 15_000 else 0))
         for d in calm
     ]
     held_up = truth(shape, one_slot, 1, BEGAN, _in_order(late), 20)
-    # lost from when the first has waited for a second until the last is out of the window
+    # success is lost from when the first row has waited for a second until the last late one has left the
+    # window
     assert held_up.success(SLA(1000, 1000), 10)[0] == pytest.approx(1 - 5.9 / 10, abs=0.02)
     assert held_up.success(SLA(1000, 1000), 19)[0] == 1.0
 
 
-def _in_order(told: list[Delivered]) -> list[Delivered]:
-    """An epoch is not in the sink before the one before it is."""
-    times = np.maximum.accumulate([d.at_ms for d in told]).tolist()
-    return [Delivered(d.row, at) for d, at in zip(told, times, strict=True)]
+def _in_order(points: list[Delivered]) -> list[Delivered]:
+    """No epoch is in the sink before the previous one."""
+    times = np.maximum.accumulate([d.at_ms for d in points]).tolist()
+    return [Delivered(d.row, at) for d, at in zip(points, times, strict=True)]
 
 
-def test_rows_that_never_came_are_not_done() -> None:
+def test_rows_that_were_never_delivered_are_not_done() -> None:
     def one_slot(number: Numbers, t_us: Numbers) -> Numbers:
         return np.zeros_like(number)
 
-    found = truth(Steady(10), one_slot, 1, BEGAN, [Delivered(BEGAN.first + 5, 1_000_700.0)], 3)
-    assert np.isnan(found.row_ms[5:]).all()
-    assert found.completed.sum() == 5
-    by_second = found.by_second(3)
+    exact = truth(Steady(10), one_slot, 1, BEGAN, [Delivered(BEGAN.first + 5, 1_000_700.0)], 3)
+    assert np.isnan(exact.row_ms[5:]).all()
+    assert exact.completed.sum() == 5
+    by_second = exact.by_second(3)
     assert by_second["rate"] == [9.0, 10.0, 10.0]
     assert by_second["mean_ms"][1:] == [None, None]
-    # nothing completes for longer than the bound: windows are lost
-    assert found.success(SLA(1000, 1000), 0)[0] < 0.7
+    # nothing completes for longer than the bound, so windows fail
+    assert exact.success(SLA(1000, 1000), 0)[0] < 0.7
 
 
-def test_hosts_over_time_and_how_even_they_are() -> None:
+def test_hosts_over_time_and_their_balance() -> None:
     scenario = hotspot(0.5, hosts=3, policy="switch", period_s=6)
     epochs = [
         epoch(n, 30, 500_000 + 1000 * n, 900.0, h0=20 if n < 9 else 12, h1=9, h2=9)
@@ -132,21 +133,21 @@ def test_hosts_over_time_and_how_even_they_are() -> None:
     assert average_hosts(counted, 2, 12) == 3.0
 
 
-def test_an_outcome_tells_of_its_treatments() -> None:
+def test_an_outcome_has_its_treatments() -> None:
     shape, seconds = Steady(1000), STEADY.seconds
     epochs = back_to_back(shape, seconds, 500)
 
     def one_slot(number: Numbers, t_us: Numbers) -> Numbers:
         return np.zeros_like(number)
 
-    found = truth(shape, one_slot, 1, BEGAN, delivered(epochs), seconds)
+    exact = truth(shape, one_slot, 1, BEGAN, delivered(epochs), seconds)
     move = {"kind": "balance", "slots": "1", "source": "sum/0", "target": "sum/1", "reason": ""}
     journal = [
         Entry(BEGAN.start_ms - 10.0, 1, "sum", "began", "early", {"treatments": [move]}),
         Entry(BEGAN.start_ms + 1_500.0, 9, "sum", "began", "moved", {"treatments": [move, move]}),
         Entry(BEGAN.start_ms + 1_900.0, 9, "sum", "done", "moved", {"treatments": [move, move]}),
     ]
-    outcome = outcome_of(STEADY, found, epochs, journal, BEGAN)
+    outcome = outcome_of(STEADY, exact, epochs, journal, BEGAN)
     assert outcome.treatments == {"scale_out": 0, "scale_in": 0, "balance": 2}
     assert outcome.began == [{"at_s": 1.5, "text": "moved"}]
     assert outcome.success == 1.0

@@ -1,5 +1,5 @@
-"""The search for the highest rate, what a trial is judged by, and the rows that arrive. One rate is tried
-on a real query."""
+"""The load bench: the search for the highest rate, trials, and arriving rows. One rate is tried on a real
+query."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SECOND = SLA(latency_ms=1000, window_ms=1000)
 
 
 class Counted:
-    """Answers for rates, and remembers what it was asked."""
+    """Tells whether a rate holds, and records the rates it was asked about."""
 
     def __init__(self, limit: float, wrong: float = 0.0, seed: int = 1) -> None:
         self._limit, self._wrong, self._chance = limit, wrong, random.Random(seed)
@@ -53,8 +53,8 @@ class Counted:
 @pytest.mark.parametrize("start", [10, 1_000, 50_000, 2_000_000])
 def test_the_search_comes_near_the_limit(limit: float, start: float) -> None:
     holds = Counted(limit)
-    found = highest(holds, start, BOUNDS)
-    assert limit / 1.1 <= found <= limit
+    result = highest(holds, start, BOUNDS)
+    assert limit / 1.1 <= result <= limit
     assert all(BOUNDS.least <= rate <= BOUNDS.most for rate in holds.asked)
 
 
@@ -71,11 +71,11 @@ def test_everything_holds() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_noisy_answers_end_with_a_rate_that_held(seed: int) -> None:
     holds = Counted(100_000, wrong=0.2, seed=seed)
-    found = highest(holds, 20_000, BOUNDS)
+    result = highest(holds, 20_000, BOUNDS)
     assert len(holds.asked) < 30
-    if found:
-        assert holds.asked[found]
-        assert any(not held and rate <= found * 1.1 for rate, held in holds.asked.items())
+    if result:
+        assert holds.asked[result]
+        assert any(not held and rate <= result * 1.1 for rate, held in holds.asked.items())
 
 
 def test_the_search_ends_when_it_has_had_enough() -> None:
@@ -84,8 +84,8 @@ def test_the_search_ends_when_it_has_had_enough() -> None:
     assert list(holds.asked) == [20_000, 30_000]
 
 
-def test_a_climb_does_not_look_closer() -> None:
-    """Only as near as its factor: it is there to know where to begin."""
+def test_a_climb_is_coarse() -> None:
+    """It is only as precise as its factor, since it merely finds a starting point."""
     climb = Bounds(1_000, 1_000_000, factor=2.0, within=1.0)
     holds = Counted(70_000)
     assert highest(holds, 10_000, climb) == 40_000
@@ -96,7 +96,7 @@ def test_a_climb_does_not_look_closer() -> None:
 
 
 def epochs(length_ms: float, took_ms: float, number: int = 60) -> list[Delivered]:
-    """Epochs of the same length, whose rows are in the sink so long after their end."""
+    """Epochs of the same length, whose rows are in the sink `took_ms` after their end."""
     return [Delivered(int(length_ms * n), length_ms * n + took_ms) for n in range(1, number + 1)]
 
 
@@ -105,25 +105,25 @@ def tried(delivered: list[Delivered]) -> RateTrial:
 
 
 def test_epochs_that_are_short_enough_hold() -> None:
-    told = tried(epochs(600, 650))
-    assert told.holds
-    assert told.mean_ms == pytest.approx(950, abs=2)
-    assert (told.success, told.done) == (1.0, 1.0)
+    trial = tried(epochs(600, 650))
+    assert trial.holds
+    assert trial.mean_ms == pytest.approx(950, abs=2)
+    assert (trial.success, trial.done) == (1.0, 1.0)
 
 
 def test_epochs_that_are_too_long_do_not() -> None:
-    told = tried(epochs(800, 800))
-    assert not told.holds
-    assert told.mean_ms == pytest.approx(1200, abs=10)
-    assert told.success < 0.1
+    trial = tried(epochs(800, 800))
+    assert not trial.holds
+    assert trial.mean_ms == pytest.approx(1200, abs=10)
+    assert trial.success < 0.1
 
 
 def test_a_backlog_that_grows_fails_before_the_bound_is_reached() -> None:
     growing = [Delivered(300 * n, 300 * n + 20.0 * n) for n in range(1, 45)]
-    told = tried(growing)
-    assert told.success == 1.0
-    assert told.growth_ms == pytest.approx(400, abs=30)
-    assert not told.holds
+    trial = tried(growing)
+    assert trial.success == 1.0
+    assert trial.growth_ms == pytest.approx(400, abs=30)
+    assert not trial.holds
 
 
 def test_one_pause_of_many_windows_is_near() -> None:
@@ -131,17 +131,17 @@ def test_one_pause_of_many_windows_is_near() -> None:
         Delivered(one.row, max(one.at_ms, 6_600.0) if one.at_ms > 5_000 else one.at_ms)
         for one in epochs(300, 300)
     ]
-    told = tried(paused)
-    assert 0.8 <= told.success < 0.99
-    assert told.near
+    trial = tried(paused)
+    assert 0.8 <= trial.success < 0.99
+    assert trial.near
 
 
 def test_rows_that_were_never_done_fail() -> None:
-    told = tried(epochs(500, 500, number=10))
-    assert told.done < 0.5
-    assert told.growth_ms is None
-    assert not told.holds
-    assert not told.near
+    trial = tried(epochs(500, 500, number=10))
+    assert trial.done < 0.5
+    assert trial.growth_ms is None
+    assert not trial.holds
+    assert not trial.near
     nothing = tried(epochs(500, 500, number=2))
     assert (nothing.done, nothing.mean_ms, nothing.holds) == (0.0, None, False)
 
@@ -166,12 +166,12 @@ def test_a_change_of_the_rate_leaves_the_ticks_before_it_alone(tmp_path: Path) -
     before = Rates((RateChange(0, 7.5),))
     tick = np.arange(1_000)
     file.write(before)
-    told = [column.to_pylist() for column in file.rows(tick, tick)]
+    rows = [column.to_pylist() for column in file.rows(tick, tick)]
     file.write(Rates((*before.changes, RateChange(1_000, 99.0))))
-    assert [column.to_pylist() for column in file.rows(tick, tick)] == told
+    assert [column.to_pylist() for column in file.rows(tick, tick)] == rows
 
 
-def test_the_jvm_makes_the_rows_of_ticks(spark: SparkSession) -> None:
+def test_the_jvm_generates_the_rows_of_ticks(spark: SparkSession) -> None:
     ticks = spark.sql(
         "SELECT timestamp_millis(1000 + id) AS arrival, id * 500 AS first, if(id = 3, 0L, 500L) AS rows "
         "FROM range(200)"
@@ -196,7 +196,7 @@ def test_the_jvm_makes_the_rows_of_ticks(spark: SparkSession) -> None:
 def test_a_rate_is_tried_on_a_running_query(
     spark: SparkSession, query: str, tmp_path: Path
 ) -> None:
-    """Any machine holds so few rows with a bound of half a minute, even while it does other things."""
+    """Any machine holds this low rate with a bound of half a minute, even if it is busy."""
     patient = SLA(latency_ms=30_000, window_ms=30_000)
     with loaded(spark, QUERIES[query]["penstock"], patient) as running:
         trial = running.try_rate(2_000, Spell(settle_s=0.2, seconds=1.0))
@@ -209,14 +209,14 @@ def test_a_rate_is_tried_on_a_running_query(
 # -- the report
 
 
-def test_penstock_is_held_against_the_better_store() -> None:
-    told = report(load_searches(), QUICK)
-    assert told.ratios.keys() == GOALS.keys()
-    assert told.ratios == pytest.approx(dict.fromkeys(GOALS, 3.0))
+def test_penstock_is_compared_with_the_better_store() -> None:
+    made = report(load_searches(), QUICK)
+    assert made.ratios.keys() == GOALS.keys()
+    assert made.ratios == pytest.approx(dict.fromkeys(GOALS, 3.0))
     assert better_store(load_searches()) == "native_hdfs"
-    rates = told.results["sum"]["penstock"]["max_rate"]
+    rates = made.results["sum"]["penstock"]["max_rate"]
     assert (rates["low"], rates["high"], rates["n"]) == pytest.approx((1_500_000, 1_530_000, 2))
-    assert [trial["holds"] for trial in told.results["q5"]["native_rocksdb"]["trials"]] == [
+    assert [trial["holds"] for trial in made.results["q5"]["native_rocksdb"]["trials"]] == [
         True,
         True,
         False,
@@ -229,6 +229,6 @@ def test_a_side_that_holds_nothing_gives_no_ratio() -> None:
     searches = [
         replace(one, max_rate=0.0 if one.side != "penstock" else 5.0) for one in load_searches()
     ]
-    told = report(searches, QUICK).ratios
-    assert all(math.isnan(ratio) for ratio in told.values())
-    assert not any(GOALS[name].met(ratio) for name, ratio in told.items())
+    ratios = report(searches, QUICK).ratios
+    assert all(math.isnan(ratio) for ratio in ratios.values())
+    assert not any(GOALS[name].met(ratio) for name, ratio in ratios.items())

@@ -1,4 +1,4 @@
-"""What `penstock bench nexmark` makes of its runs, and its picture. No bench is run here."""
+"""`penstock bench nexmark`: the results computed from its runs. No bench is run here."""
 
 from __future__ import annotations
 
@@ -46,8 +46,14 @@ def test_nothing_that_native_runs_has_no_mean() -> None:
 
 
 def test_warm_batches_and_a_trigger_without_events_do_not_count() -> None:
-    told = [progress(0, 900), progress(1, 300), progress(2, 100), progress(3, 50), progress(4, 70)]
-    took_ms = nexmark.batch_times(told, 4)
+    triggers = [
+        progress(0, 900),
+        progress(1, 300),
+        progress(2, 100),
+        progress(3, 50),
+        progress(4, 70),
+    ]
+    took_ms = nexmark.batch_times(triggers, 4)
     assert took_ms == [900, 300, 100, 50]
     assert nexmark.events_per_second([10, 10, 10, 5], took_ms, warm=2) == 100
 
@@ -89,9 +95,9 @@ def test_who_competes_is_known_after_a_round(state: bool | None, sides: list[str
     assert turns[:2] == ["penstock", "native"]
 
 
-def test_a_refusal_is_told_in_a_line() -> None:
-    told = "Distinct aggregations are not supported on streaming.;\nAggregate [a#1]\n+- Project"
-    assert nexmark_native.reason(told) == "Distinct aggregations are not supported on streaming."
+def test_a_refusal_is_one_line() -> None:
+    error = "Distinct aggregations are not supported on streaming.;\nAggregate [a#1]\n+- Project"
+    assert nexmark_native.reason(error) == "Distinct aggregations are not supported on streaming."
 
 
 def test_the_scale_has_batches_to_measure() -> None:

@@ -1,4 +1,4 @@
-"""Pictures of made-up reports: which there are, and that they show something."""
+"""Charts of made-up reports: their names, and that they are not empty."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ REPORTS: dict[str, Callable[[], dict[str, Any]]] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _fonts_are_closed() -> Iterator[None]:
-    """matplotlib keeps the fonts that it has used open."""
+    """Close the fonts that matplotlib keeps open."""
     from matplotlib import font_manager
 
     yield
@@ -86,7 +86,7 @@ def _fonts_are_closed() -> Iterator[None]:
 
 
 def names(report: dict[str, Any]) -> set[str]:
-    """Of the pictures that there are of a report, without that of the bench."""
+    """Names of the charts of a report, without the prefix of the bench."""
     made = BENCHES[report["bench"]].pictures
     assert made is not None
     return {name.removeprefix(report["bench"]).removeprefix("-") for name in made(report)}
@@ -123,11 +123,11 @@ def test_a_quick_report_has_the_same_pictures() -> None:
 
 
 def without_most() -> list[tuple[dict[str, Any], set[str]]]:
-    """Reports of which most was not run, and what there is to draw of them."""
+    """Reports of which most parts were not run, and the names of their charts."""
     burst = burst_report(quick=True)
     burst["results"] |= {"simulated": [], "costs": {}}
     fluid = migration_report(replace(migration.QUICK, skews=()))
-    # A dot at zero has no place on a log axis.
+    # A dot at zero does not fit on a log axis.
     fluid["results"]["moves"] = [
         move | {"moved_bytes": 0}
         for move in fluid["results"]["moves"]
@@ -173,7 +173,7 @@ def test_what_was_not_run_is_left_out(
 def test_another_bench_is_refused(bench: str, tmp_path: Path) -> None:
     made = BENCHES[bench].pictures
     assert made is not None
-    with pytest.raises(SettingError, match=f"no report of bench {bench} but of 'pipeline'"):
+    with pytest.raises(SettingError, match=f"not a report of bench {bench} but of 'pipeline'"):
         draw(bench, made, {"bench": "pipeline", "results": {}}, tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""What a bench reports, and how it is judged. No bench is run here."""
+"""Reports of benches, and their goals. No bench is run here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEYS = ["bench", "commit", "dirty", "machine", "settings", "results", "ratios"]
 
 
 def results() -> dict[str, object]:
-    """As `pipeline.run` collects them: made up, with round ratios."""
+    """Made-up results of `pipeline.run`, with round ratios."""
 
     def sides(penstock: float, hdfs: float, rocksdb: float, limit: float) -> dict[str, object]:
         rates = {
@@ -117,9 +117,9 @@ def test_bench_on_the_command_line(
     monkeypatch.setitem(catalog.BENCHES, "mini", catalog.Bench(run, {"ratio": Goal(at_least=1)}))
     file = tmp_path / "report.json"
     assert leave("bench", "mini", "--quick", "--json", str(file)) == 0
-    told = capsys.readouterr().out
-    assert "[round 1] quick=True" in told
-    assert "at least 1" in told
+    text = capsys.readouterr().out
+    assert "[round 1] quick=True" in text
+    assert "at least 1" in text
     assert json.loads(file.read_text())["ratios"] == {"ratio": 2.0}
 
 
@@ -140,9 +140,9 @@ def test_options_are_for_the_bench_that_has_them(
 
 def test_unknown_bench(capsys: pytest.CaptureFixture[str]) -> None:
     assert leave("bench", "nosuch") == 2
-    told = capsys.readouterr().err
-    assert "there is no benchmark 'nosuch'" in told
-    assert "pipeline" in told
+    text = capsys.readouterr().err
+    assert "there is no benchmark 'nosuch'" in text
+    assert "pipeline" in text
 
 
 def test_a_report_that_cannot_be_written_is_refused_before_the_run(

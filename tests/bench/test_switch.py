@@ -1,4 +1,4 @@
-"""What `penstock bench switch` makes of its runs. No bench is run here, and no Spark."""
+"""`penstock bench switch`: the results computed from its runs. Neither a bench nor Spark is run here."""
 
 from __future__ import annotations
 
@@ -60,21 +60,21 @@ LIVE = [
 
 
 def test_ratios() -> None:
-    found = switch.ratios(EXCHANGE, 7.5, LIVE)
-    assert found == {
+    results = switch.ratios(EXCHANGE, 7.5, LIVE)
+    assert results == {
         "sim_success_switch_0.2": 0.991,
-        # static(10) is the cheapest that is good enough
+        # static(10) is the cheapest that reaches the goal
         "sim_hosts_vs_best_static": 0.8,
         # drs_lb(0.3) has the nearest number of hosts
         "sim_success_minus_drs_lb": pytest.approx(0.041),
-        # of several runs the worst counts
+        # the worst of several runs counts
         "live_success_burst": 0.98,
         "live_success_sine": 0.97,
         "live_max_over_mean_load_after_hotspot": 1.12,
         "decide_ms_10k_slots_1k_hosts": 7.5,
     }
-    assert set(switch.GOALS) <= set(found)
-    assert all(goal.met(found[name]) for name, goal in switch.GOALS.items())
+    assert set(switch.GOALS) <= set(results)
+    assert all(goal.met(results[name]) for name, goal in switch.GOALS.items())
 
 
 def test_what_was_not_run_has_no_ratio() -> None:
@@ -135,8 +135,8 @@ def test_a_run_keeps_what_it_is_asked_to() -> None:
     assert len(result["timeline"]["hosts"]) == 6
     assert result["success"] == pytest.approx(sum(result["by_slot"]) / 8, abs=1e-4)
     again = run_one(replace(scenario, keep_kinds=False))
-    for told in (result, again):
-        del told["cpu_s"], told["decide_us"], told["decide_worst_us"]
+    for run in (result, again):
+        del run["cpu_s"], run["decide_us"], run["decide_worst_us"]
     result.pop("other_share")
     assert again == result
 
@@ -170,10 +170,10 @@ def test_a_run_of_two_steps() -> None:
 
 
 def test_decisions_are_timed_where_each_branch_does_what_it_says() -> None:
-    slowest_ms, told = measure(looks=30, slots=200, hosts=20)
-    assert slowest_ms == max(one["p50_ms"] for one in told) > 0
-    assert [one["branch"] for one in told] == [branch.name for branch in BRANCHES]
-    good, balance, scale_out, many = (one["treatments"] for one in told)
+    slowest_ms, branches = measure(looks=30, slots=200, hosts=20)
+    assert slowest_ms == max(one["p50_ms"] for one in branches) > 0
+    assert [one["branch"] for one in branches] == [branch.name for branch in BRANCHES]
+    good, balance, scale_out, many = (one["treatments"] for one in branches)
     assert set(good) == {"scale_in"}
     assert set(balance) == {"balance"}
     assert set(scale_out) == {"scale_out"}
@@ -181,8 +181,8 @@ def test_decisions_are_timed_where_each_branch_does_what_it_says() -> None:
 
 
 def test_epochs_are_projected_by_epochs() -> None:
-    found = simulated(20.0, utilisations=(0.3, 0.6))
-    assert [one.engine for one in found] == ["continuous", "continuous", "epochs", "epochs"]
-    told = errors(found)
-    assert told["epochs"]["epochs"] < 0.2 < told["epochs"]["mm1"]
-    assert told["continuous"]["mm1"] < 1.5
+    results = simulated(20.0, utilisations=(0.3, 0.6))
+    assert [one.engine for one in results] == ["continuous", "continuous", "epochs", "epochs"]
+    by_engine = errors(results)
+    assert by_engine["epochs"]["epochs"] < 0.2 < by_engine["epochs"]["mm1"]
+    assert by_engine["continuous"]["mm1"] < 1.5

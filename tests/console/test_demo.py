@@ -1,4 +1,4 @@
-"""The demo: its meter and display by themselves, then the whole of it in a process of its own."""
+"""The demo: its meter and display alone, then the whole demo in a process of its own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BOUND = SLA(latency_ms=1000, window_ms=1000)
 
 
 def epoch(number: int, rows: int = 100, latency_ms: float = 50.0) -> EpochProgress:
-    """One of epochs that follow each other every 200 ms."""
+    """The progress of one epoch; epochs follow each other every 200 ms."""
     latency = Latency(latency_ms, latency_ms, latency_ms * 2) if rows else None
     hosts = tuple(HostProgress(f"sum/{n}", 5, 2048, rows // 2, useful_ms=20.0) for n in range(2))
     return EpochProgress(
@@ -68,7 +68,7 @@ def test_meter_takes_each_epoch_once() -> None:
     assert reading.rows == 1000
 
 
-def test_meter_weighs_by_rows() -> None:
+def test_meter_weights_by_rows() -> None:
     meter = DemoMeter(BOUND)
     meter.take([epoch(0, 300, 100.0), epoch(1, 100, 500.0), epoch(2, 0)])
     reading = meter.reading()
@@ -97,10 +97,10 @@ def test_display_at_any_width(width: int, latency_ms: float) -> None:
     with console.capture() as capture:
         pids = {"sum/0": 11, "sum/1": 12}
         console.print(draw("title", reading, BOUND, 12.0, 30, pids, console.width))
-    told = capture.get()
-    assert max(map(len, told.splitlines())) <= width
-    assert ("kept" if latency_ms <= 1000 else "missed") in told
-    assert "sum/1" in told
+    text = capture.get()
+    assert max(map(len, text.splitlines())) <= width
+    assert ("kept" if latency_ms <= 1000 else "missed") in text
+    assert "sum/1" in text
 
 
 def test_line() -> None:
@@ -114,7 +114,7 @@ def test_line() -> None:
     )
 
 
-def test_totals_are_judged_against_the_rows_that_came() -> None:
+def test_totals_are_compared_with_the_rows_that_arrived() -> None:
     totals = Totals(keys=10)
     k, v = keys_and_values(np.arange(1000), 10)
     np.add.at(totals.sums, k, v)
@@ -125,9 +125,9 @@ def test_totals_are_judged_against_the_rows_that_came() -> None:
     assert totals.faults([range(1000)]).startswith("1 of 10 keys")
 
 
-def test_live_rows_are_judged_by_partition() -> None:
-    """Each partition has every second row, and they have not come equally far; of a key the row counts that
-    has counted most, in whatever order they come."""
+def test_live_rows_are_checked_by_partition() -> None:
+    """Each partition has every second row, and one is ahead of the other. Of several rows of a key, the one
+    with the highest count wins, in any order."""
     numbers = [range(0, 8, 2), range(1, 7, 2)]
     totals, keys = Totals(keys=4), [keys_and_values(np.array(part), 4)[0] for part in numbers]
     k = np.concatenate(keys)
@@ -148,7 +148,7 @@ def test_rows_taken_are_those_of_sparks_log(tmp_path: Path) -> None:
     assert rows_taken(tmp_path, -1) == []
 
 
-# -- the whole of it
+# -- the whole demo
 
 
 @dataclass
@@ -160,7 +160,7 @@ class Demo:
 
     @staticmethod
     def start(folder: Path, seconds: int, *options: str) -> Demo:
-        # Spark comes up sooner where the JVM does not spend the cores on optimising code.
+        # Spark starts faster if the JVM does not optimise code.
         environ = {"TMPDIR": str(folder), "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}
         load = ["--seconds", str(seconds), "--rate", "2000", "--keys", "500", *options]
         process = subprocess.Popen(
@@ -174,7 +174,7 @@ class Demo:
         return Demo(process, folder)
 
     def end(self) -> tuple[str, str]:
-        """What it has printed, once it has ended."""
+        """Wait until it has ended; returns its output."""
         return self.process.communicate(timeout=240)
 
     def left_over(self) -> list[str]:
@@ -183,7 +183,7 @@ class Demo:
 
 @pytest.fixture(scope="module")
 def demos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Demo, Demo]]:
-    """One that runs to its end and one to be interrupted, side by side to save time."""
+    """One demo that runs to its end and one to be interrupted, in parallel to save time."""
     short = Demo.start(tmp_path_factory.mktemp("short"), seconds=4)
     long = Demo.start(tmp_path_factory.mktemp("long"), seconds=200)
     yield short, long
@@ -195,8 +195,8 @@ def demos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Demo, Demo
 def test_ctrl_c_leaves_nothing(demos: tuple[Demo, Demo]) -> None:
     _, demo = demos
     assert demo.process.stdout is not None
-    for told in demo.process.stdout:
-        if "rows/s, latency" in told:
+    for text in demo.process.stdout:
+        if "rows/s, latency" in text:
             break
     children = psutil.Process(demo.process.pid).children(recursive=True)
     assert len(children) >= 4  # the JVM, Python's daemon, two hosts
@@ -213,7 +213,7 @@ def test_live_demo_runs_and_is_exact(tmp_path: Path) -> None:
     demo = Demo.start(tmp_path, 4, "--live")
     out, err = demo.end()
     assert demo.process.returncode == 0, out + err
-    assert "live, for 4 s: 500 rows/s, for 2 s of every 10 s 2,000" in out
+    assert "live, for 4 s: 500 rows/s, bursts of 2,000 rows/s for 2 s of every 10 s" in out
     assert re.search(r"^exactly once: 500 keys, [\d,]+ rows, all sums are correct$", out, re.M), out
     assert re.search(
         r"^\d+ slots? moved to other hosts while the flow ran; it ended with \d host", out, re.M

@@ -1,4 +1,4 @@
-"""Each check of the doctor, on machines that lack something."""
+"""Every check of the doctor, also on machines that fail it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPARK = Path("site-packages", "pyspark")
 
 
 def program(folder: Path, name: str, says: str) -> str:
-    """A program that prints a line on stderr; returns the folder it is in."""
+    """Create a program that prints a line on stderr; returns its folder."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / name
     file.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
@@ -41,22 +41,22 @@ def failing(error: Exception) -> Callable[[], Any]:
 )
 def test_java_on_the_path(tmp_path: Path, version: str, ok: bool) -> None:
     path = program(tmp_path, "java", f'openjdk version "{version}" 2025-04-15')
-    found = doctor.java({"PATH": path})
-    assert found.ok is ok
-    assert bool(found.hint) is not ok
+    finding = doctor.java({"PATH": path})
+    assert finding.ok is ok
+    assert bool(finding.hint) is not ok
 
 
 def test_no_java() -> None:
-    found = doctor.java({"PATH": "/nowhere"})
-    assert not found.ok
-    assert "install Java 17" in found.hint
+    finding = doctor.java({"PATH": "/nowhere"})
+    assert not finding.ok
+    assert "install Java 17" in finding.hint
 
 
 def test_java_that_does_not_run(tmp_path: Path) -> None:
     path = program(tmp_path, "java", "Unable to locate a Java Runtime.")
-    found = doctor.java({"PATH": path})
-    assert not found.ok
-    assert "Unable to locate" in found.detail
+    finding = doctor.java({"PATH": path})
+    assert not finding.ok
+    assert "Unable to locate" in finding.detail
 
 
 def test_java_home_goes_before_the_path(tmp_path: Path) -> None:
@@ -67,9 +67,9 @@ def test_java_home_goes_before_the_path(tmp_path: Path) -> None:
 
 
 def test_java_home_without_java(tmp_path: Path) -> None:
-    found = doctor.java({"JAVA_HOME": str(tmp_path)})
-    assert not found.ok
-    assert "JAVA_HOME" in found.hint
+    finding = doctor.java({"JAVA_HOME": str(tmp_path)})
+    assert not finding.ok
+    assert "JAVA_HOME" in finding.hint
 
 
 @pytest.mark.parametrize("version", [(3, 10), (3, 14)])
@@ -78,17 +78,17 @@ def test_python_not_supported(version: tuple[int, int]) -> None:
 
 
 def test_python_of_the_workers_is_this_one() -> None:
-    found = doctor.python(HERE, Path(sys.prefix), {"PYSPARK_PYTHON": sys.executable})
-    assert found.status == "ok"
+    finding = doctor.python(HERE, Path(sys.prefix), {"PYSPARK_PYTHON": sys.executable})
+    assert finding.status == "ok"
 
 
 def test_python_of_the_workers_is_of_another_version(tmp_path: Path) -> None:
     program(tmp_path, "other", "3.9 /usr")
     environ = {"PYSPARK_PYTHON": str(tmp_path / "other")}
-    found = doctor.python(HERE, Path(sys.prefix), environ)
-    assert not found.ok
-    assert "3.9" in found.detail
-    assert "PYSPARK_PYTHON" in found.hint
+    finding = doctor.python(HERE, Path(sys.prefix), environ)
+    assert not finding.ok
+    assert "3.9" in finding.detail
+    assert "PYSPARK_PYTHON" in finding.hint
 
 
 def test_python_of_the_workers_does_not_exist() -> None:
@@ -96,8 +96,8 @@ def test_python_of_the_workers_does_not_exist() -> None:
 
 
 def test_python_of_the_workers_is_of_another_environment(tmp_path: Path) -> None:
-    found = doctor.python(HERE, tmp_path, {"PYSPARK_PYTHON": sys.executable})
-    assert found.status == "warn"
+    finding = doctor.python(HERE, tmp_path, {"PYSPARK_PYTHON": sys.executable})
+    assert finding.status == "warn"
 
 
 def test_python_of_the_workers_is_left_to_penstock() -> None:
@@ -113,9 +113,9 @@ def test_spark() -> None:
 
 
 def test_no_spark() -> None:
-    found = doctor.spark(failing(ImportError("No module named 'pyspark'")), {})
-    assert not found.ok
-    assert "pip install" in found.hint
+    finding = doctor.spark(failing(ImportError("No module named 'pyspark'")), {})
+    assert not finding.ok
+    assert "pip install" in finding.hint
 
 
 def test_pandas() -> None:
@@ -168,7 +168,7 @@ def test_a_container_without_limits(tmp_path: Path, files: dict[str, str]) -> No
     assert bare[1] > 0
 
 
-# 192.0.2.1 is reserved for documentation: no machine has it
+# 192.0.2.1 is reserved for documentation, so no machine has it.
 def test_port() -> None:
     assert doctor.port("127.0.0.1").ok
     assert not doctor.port("192.0.2.1").ok
@@ -176,17 +176,17 @@ def test_port() -> None:
 
 def test_flight() -> None:
     assert doctor.flight("127.0.0.1").ok
-    found = doctor.flight("192.0.2.1")
-    assert not found.ok
-    assert "192.0.2.1" in found.hint
+    finding = doctor.flight("192.0.2.1")
+    assert not finding.ok
+    assert "192.0.2.1" in finding.hint
 
 
 def test_kernels() -> None:
     assert doctor.kernels(lambda: "/cache").status == "ok"
     no_cache = RuntimeError("cannot cache function: no locator available")
-    found = doctor.kernels(failing(no_cache))
-    assert not found.ok
-    assert "NUMBA_CACHE_DIR" in found.hint
+    finding = doctor.kernels(failing(no_cache))
+    assert not finding.ok
+    assert "NUMBA_CACHE_DIR" in finding.hint
 
 
 def test_folder_is_left_as_it_was(tmp_path: Path) -> None:
@@ -203,10 +203,10 @@ def test_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place in (str(tmp_path / "file"), str(tmp_path / "file" / "below"), "nosuch://bucket/x"):
-        found = doctor.folder("checkpoint", place)
-        assert not found.ok, place
-        assert place in found.detail
-        assert found.hint
+        finding = doctor.folder("checkpoint", place)
+        assert not finding.ok, place
+        assert place in finding.detail
+        assert finding.hint
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -219,7 +219,7 @@ def test_folder_that_is_nearly_full(tmp_path: Path) -> None:
     assert doctor.folder("temp folder", str(tmp_path), least_free=2**62).status == "warn"
 
 
-def test_kafka_is_told_of_and_never_missed() -> None:
+def test_kafka_is_reported_but_not_required() -> None:
     def missing() -> tuple[str, Path]:
         raise ModuleNotFoundError("confluent_kafka")
 

@@ -1,4 +1,4 @@
-"""Latency over the last minutes: weighed by rows, within a window, and forgotten in time."""
+"""The latency history: averages weighted by rows, the window, and forgetting old epochs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def take(history: LatencyHistory, progress: dict[str, Any], window_ms: float) ->
     history.take(seen, window_ms)
 
 
-def test_history_weighs_by_rows_within_the_window() -> None:
+def test_history_weights_by_rows_within_the_window() -> None:
     history = LatencyHistory(bar_ms=2000)
     take(history, epoch(0, mean_ms=5000.0), window_ms=1000)
     take(history, epoch(2, mean_ms=100.0, rows=300), window_ms=1000)
@@ -38,7 +38,7 @@ def test_history_takes_an_epoch_once_and_none_without_rows() -> None:
     assert history.newest.average_ms == 150.0
 
 
-def test_history_forgets_what_is_older_than_three_minutes() -> None:
+def test_history_forgets_epochs_older_than_three_minutes() -> None:
     history = LatencyHistory(bar_ms=2000)
     take(history, epoch(0, mean_ms=5000.0), window_ms=100)
     for number in range(1, 360):

@@ -1,1 +1,1 @@
-"""`penstock bench burst`: bursts taken up by functions, live and simulated, and what they cost."""
+"""`penstock bench burst`: latency and cost of load bursts that functions absorb, live and simulated."""

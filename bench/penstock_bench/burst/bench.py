@@ -1,17 +1,18 @@
-"""`penstock bench burst`: bursts of several times the load, taken up by functions.
+"""`penstock bench burst`: bursts of several times the load, absorbed by functions.
 
-Six queries of NEXMark meet bursts, simulated and live. Live runs are a burst of five times the load
-for half a minute on real Spark, with hosts and functions of a set service rate; every run's rows are
-held against a database's. The simulator, which runs the same control code, has all queries, bursts
-of 3, 5, 7 and 10 times for 30, 60 and 120 s and two gentler shapes, at the paper's sizes of state.
+Six NEXMark queries get bursts, simulated and live. A live run is a burst of five times the load for
+half a minute on real Spark, with hosts and functions of a set service rate. The rows of every live
+run are compared with a database's answer. The simulator runs the same control code for all queries,
+with bursts of 3, 5, 7 and 10 times for 30, 60 and 120 s and two gentler shapes, at the paper's state sizes.
 
-Latency is the peak: the 99th percentile of rows by the second in which they were delivered, of the
-worst second from the burst's begin until all of it was delivered. `p99_peak_...` are live runs, the
-geometric mean over queries; `sim_p99_peak_...` are simulated, over queries and shapes. New hosts are
-those of a machine that has to be started: they come 30 s after they were asked for.
+Latency is the peak p99: the worst second's 99th percentile, between the start of the burst and the
+delivery of its last row, with rows counted in the second that delivered them. `p99_peak_...` ratios
+are from live runs, as geometric means over queries. `sim_p99_peak_...` ratios are simulated, over
+queries and shapes. The side `new_hosts_30s` has to start a machine for each new host: it is ready
+30 s after the request.
 
-Money is that of a day of which 1 % is a burst, Penstock's over that of enough hosts for the burst
-all day: simulated, summed up over bursts of 3, 5, 7 and 10 times; and of the one live burst.
+Cost is that of a day with 1 % burst time: Penstock's cost divided by the cost of running enough hosts
+for the burst all day. The simulated ratio sums bursts of 3, 5, 7 and 10 times; the live one has one burst.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ PEAKS = {
     "p99_peak_vs_functions_with_migration": "functions_migrating",
     "p99_peak_vs_overprovisioned": "overprovisioned",
 }
-"""Figure -> the side that Penstock is compared with."""
+"""Name of each latency ratio -> the side that Penstock is compared with."""
 _CASE = ("query", "shape", "factor", "seconds")
 _KEPT = (
     *(*_CASE, "side", "p99_peak_ms", "delivered", "delivered_s", "rows", "function_rows"),
@@ -55,11 +56,11 @@ _SERIES = ("p99_ms", "load", "hosts", "functions")
 
 @dataclass(frozen=True)
 class BurstScale:
-    """How much of it to run, besides the scenarios."""
+    """Size of the idle-overhead and cold-start measurements."""
 
     idle_rounds: int = 8
     idle_epochs: tuple[int, int] = (10, 40)
-    """Epochs that warm up, and epochs that are measured, in a round of each side."""
+    """Epochs of warm-up and epochs that are measured, per round and side."""
     cold_starts: int = 30
 
 
@@ -68,7 +69,7 @@ QUICK = BurstScale(1, (5, 8), 5)
 
 
 def run(show: Show, quick: bool = False) -> Report:
-    """Run everything; takes about three quarters of an hour, a few minutes when quick."""
+    """Run the whole benchmark: about 45 minutes, or a few minutes when quick."""
     from penstock_bench.burst import idle as burst_idle
     from penstock_bench.burst.live import live_runs
 
@@ -81,7 +82,7 @@ def run(show: Show, quick: bool = False) -> Report:
 
 
 def simulated(show: Show, quick: bool = False) -> tuple[list[Result], dict[str, list[Result]]]:
-    """The simulated runs, and those of the sweeps, by what changes in them."""
+    """Run the simulated grid and the sweeps; return the grid, and sweeps by the parameter they vary."""
     sweeps = {
         "factor": [] if quick else burst_sim.burstiness(),
         "slots": [] if quick else burst_sim.parallelism(),
@@ -98,9 +99,9 @@ def report(
     cold: Mapping[str, Sequence[float]],
     quick: bool = False,
 ) -> Report:
-    """What the parts give together; any of them may be empty."""
+    """Build the report from the parts; any of them may be empty."""
     drawn, runs = drawn_s(simulated), [asdict(outcome) for outcome in live.outcomes]
-    grid = [told(run, drawn) for run in simulated]
+    grid = [summary(run, drawn) for run in simulated]
     shown = [run for run in grid if "by_second" in run]
     meanings = {side: burst_sides.MEANINGS[side] for side in burst_sides.SIDES}
     return Report(
@@ -122,14 +123,14 @@ def report(
 
 
 def drawn_s(runs: Sequence[Result]) -> float:
-    """The length of the burst that is looked at closely: the usual one, if it was run."""
+    """Seconds of the bursts that are plotted second by second: the usual length, if it was run."""
     lengths = [float(run["seconds"]) for run in runs if run["shape"] == "burst"]
     usual = float(burst_params.USUAL_S)
     return usual if usual in lengths else min(lengths, default=usual)
 
 
-def told(run: Result, drawn: float) -> Result:
-    """What the report keeps of a simulated run; of one that is drawn, also its seconds."""
+def summary(run: Result, drawn: float) -> Result:
+    """The figures of a simulated run that the report keeps, with its seconds if it is plotted."""
     kept = {name: run[name] for name in _KEPT} | {"at_s": burst_params.STABLE_S}
     if is_drawn(run, drawn):
         length = burst_params.STABLE_S + 2 * round(run["seconds"]) + 5
@@ -138,13 +139,13 @@ def told(run: Result, drawn: float) -> Result:
 
 
 def is_drawn(run: Result, drawn: float) -> bool:
-    """Whether this is a burst of five times the load, of that length."""
+    """Whether this run is plotted: a burst of five times the load that lasts `drawn` seconds."""
     usual = run["shape"] == "burst" and run["factor"] == burst_params.USUAL_FACTOR
     return bool(usual and run["seconds"] == drawn)
 
 
 def boxed(run: Result) -> Result:
-    """What is drawn of a sweep's run: the spread of the p99 of the burst's seconds."""
+    """The box plot of a sweep's run: quantiles of the p99 over the seconds of the burst."""
     begin = burst_params.STABLE_S
     p99_ms = run["by_second"]["p99_ms"][begin : begin + round(run["seconds"])]
     known = [value for value in p99_ms if value is not None]
@@ -159,8 +160,8 @@ def ratios(
     idle: Mapping[str, Any],
     cold: Mapping[str, Sequence[float]],
 ) -> dict[str, float]:
-    """The figures that goals are held against; without those that nothing was run for."""
-    found: dict[str, float | None] = {
+    """The figures that are compared with the goals, without those whose runs are missing."""
+    figures: dict[str, float | None] = {
         **{name: against(live, side) for name, side in PEAKS.items()},
         **{f"sim_{name}": against(simulated, side) for name, side in PEAKS.items()},
         "cost_vs_overprovisioned": cost_against(simulated),
@@ -168,27 +169,27 @@ def ratios(
         "function_cold_start_ms": Sample.of(list(cold["start_ms"])).median if cold else None,
         "idle_overhead": Sample.of(list(idle["ratios"])).median if idle else None,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in figures.items() if value is not None}
 
 
 def against(runs: Sequence[Result], side: str) -> float | None:
-    """Penstock's peak over that of a side: the geometric mean over all that both were run with.
+    """Penstock's peak p99 divided by a side's: geometric mean over the cases that both ran; None if none.
 
-    >>> runs = [{"query": "q7", "shape": "burst", "factor": 5, "seconds": 30} | one for one in (
+    >>> runs = [{"query": "q7", "shape": "burst", "factor": 5, "seconds": 30} | run for run in (
     ...     {"side": "penstock", "p99_peak_ms": 10.0}, {"side": "new_hosts", "p99_peak_ms": 40.0})]
     >>> against(runs, "new_hosts"), against(runs, "overprovisioned")
     (0.25, None)
     """
-    found = []
+    logs = []
     for some in by(runs, *_CASE).values():
         peaks = {run["side"]: float(run["p99_peak_ms"]) for run in some}
         if "penstock" in peaks and side in peaks:
-            found.append(math.log(peaks["penstock"] / peaks[side]))
-    return math.exp(sum(found) / len(found)) if found else None
+            logs.append(math.log(peaks["penstock"] / peaks[side]))
+    return math.exp(sum(logs) / len(logs)) if logs else None
 
 
 def cost_against(runs: Sequence[Result], side: str = "overprovisioned") -> float | None:
-    """Penstock's money for days with bursts over a side's, summed up over all bursts."""
+    """Penstock's cost of days with bursts divided by a side's, summed over all bursts; None without runs."""
     spent = dict.fromkeys(("penstock", side), 0.0)
     for some in by((run for run in runs if run["shape"] == "burst"), *_CASE).values():
         days = {run["side"]: burst_money.day(run["money"]) for run in some}
@@ -198,7 +199,7 @@ def cost_against(runs: Sequence[Result], side: str = "overprovisioned") -> float
 
 
 def costs(runs: Sequence[Result]) -> dict[str, dict[str, float]]:
-    """What a second costs, by side: the mean over the queries that all sides were run with."""
+    """Mean cost per second of each side, in dollars, over the queries that all sides ran."""
     by_side = {
         side: {run["query"]: run["money"] for run in some}
         for (side,), some in by(runs, "side").items()

@@ -1,8 +1,8 @@
-"""What functions cost while nothing goes to them, and how long one takes to be there.
+"""The overhead of functions while they are idle, and their cold start times.
 
-A flow that has functions and one that has none take turns, each as a query of its own over the same
-rows, as fast as hosts can. What counts is the time from one trigger to the next. Nobody keeps to a
-rate here, so hosts are never as busy as in a burst and nothing is redirected; that is checked.
+A flow with functions and one without take turns. Each is a query of its own over the same rows, as
+fast as hosts can process them. The measure is the time from one trigger to the next. Hosts have no set
+service rate here, so they are never as busy as in a burst and no rows go to functions; that is checked.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ _GONE_S, _POLL_S, _INVOKE_MS = 30.0, 0.01, 30_000
 
 
 def overhead(rounds: int, warm: int, measured: int, show: Show) -> dict[str, Any]:
-    """Milliseconds from trigger to trigger, by round, with functions and without; and their ratios."""
-    found: dict[str, list[float]] = {"with_ms": [], "without_ms": []}
-    # in a session of its own, which nothing else has made slower or faster
+    """Milliseconds from trigger to trigger per round, with functions and without, and the ratios."""
+    rounds_ms: dict[str, list[float]] = {"with_ms": [], "without_ms": []}
+    # A session of its own, so that earlier queries do not affect the measurement.
     with sides.bench_session() as spark:
-        # A JVM gets faster for minutes: the first round is for it, and does not count.
+        # A JVM gets faster for minutes: the first round warms it up and does not count.
         for number in range(rounds + 1):
-            # A machine may get faster, or slower, by itself: so who comes first changes.
-            for side in sorted(found, reverse=bool(number % 2)):
+            # The machine may get faster or slower during the run: the order alternates.
+            for side in sorted(rounds_ms, reverse=bool(number % 2)):
                 cycle_ms = _cycle_ms(spark, side == "with_ms", warm, measured)
                 if number:
-                    found[side].append(cycle_ms)
-    ratios = [a / b for a, b in zip(found["with_ms"], found["without_ms"], strict=True)]
+                    rounds_ms[side].append(cycle_ms)
+    ratios = [a / b for a, b in zip(rounds_ms["with_ms"], rounds_ms["without_ms"], strict=True)]
     sample = Sample.of(ratios)
     show(
-        f"functions that are not used: triggers take {sample.median:.3f} times as long "
+        f"idle functions: triggers take {sample.median:.3f} times as long as without functions "
         f"({sample.low:.3f} to {sample.high:.3f} in {sample.n} rounds)"
     )
-    return {**found, "rows": _ROWS, "ratios": ratios}
+    return {**rounds_ms, "rows": _ROWS, "ratios": ratios}
 
 
 def _cycle_ms(spark: SparkSession, functions: bool, warm: int, measured: int) -> float:
     rows = ps.flow(sides.spread(spark, _ROWS, _KEYS)).key_by("k", slots=_SLOTS)
-    # as many hosts at least as at most: nothing but the functions differs
+    # A fixed number of hosts, so that functions are the only difference.
     settings: dict[str, Any] = {"at_least": 2, "at_most": 2}
     if functions:
         settings["functions"] = ps.LocalFunctions(at_most=16)
@@ -70,46 +70,50 @@ def _cycle_ms(spark: SparkSession, functions: bool, warm: int, measured: int) ->
         finally:
             query.stop()
     if used:
-        raise PenstockError(f"functions were used in {len(used)} epochs: they were to be idle")
+        raise PenstockError(
+            f"{len(used)} epochs sent rows to functions, which should have been idle"
+        )
     return Sample.of(cycles).median
 
 
 def cold_starts(count: int, show: Show) -> dict[str, list[float]]:
-    """Milliseconds: to start a function, and from a request to its answer, cold and warm."""
+    """Milliseconds to start a function, and from a request to its answer, cold and warm."""
     step = KeyedStep("sum", _SLOTS, AggregatePlan(_SCHEMA, ["k"], {"s": sum("v")}))
     flow = FlowPlan((SourcePlan(_SCHEMA),), (step,))
     rows = pa.RecordBatch.from_pydict({"k": [1, 2, 1], "v": [1, 2, 3]}, _SCHEMA)
     request = Requests.of(flow, flow.steps, EpochTime(0, 0), "bench").one(0, [rows]).to_bytes()
-    told: dict[str, list[float]] = {"start_ms": [], "cold_ms": [], "warm_ms": []}
+    times_ms: dict[str, list[float]] = {"start_ms": [], "cold_ms": [], "warm_ms": []}
     with _started(flow) as started:
         invoker = invoker_at(started.reach, _ACCESS)
 
-        def asked() -> float:
+        def invoke_ms() -> float:
             began = time.perf_counter()
             invoker.invoke(request, _INVOKE_MS)
             return 1000 * (time.perf_counter() - began)
 
-        asked()  # loads what the service itself needs for its first answer
+        invoke_ms()  # The service loads its own modules for its first answer.
         for _ in range(count):
             _await(lambda: not started.up())
             before = started.used()
-            told["cold_ms"].append(asked())
+            times_ms["cold_ms"].append(invoke_ms())
             after = started.used()
             if after.cold_starts != before.cold_starts + 1:
-                raise PenstockError("a function was there that should have been gone")
-            told["start_ms"].append(after.cold_start_ms - before.cold_start_ms)
-            told["warm_ms"].append(asked())
-    medians = {name: Sample.of(values).median for name, values in told.items()}
+                raise PenstockError(
+                    "the request did not cold-start a function: an idle one was still up"
+                )
+            times_ms["start_ms"].append(after.cold_start_ms - before.cold_start_ms)
+            times_ms["warm_ms"].append(invoke_ms())
+    medians = {name: Sample.of(values).median for name, values in times_ms.items()}
     show(
         f"a function: {medians['start_ms']:.1f} ms to start, {medians['cold_ms']:.1f} ms to its "
         f"first answer, {medians['warm_ms']:.1f} ms to the next"
     )
-    return told
+    return times_ms
 
 
 @contextmanager
 def _started(flow: FlowPlan) -> Iterator[LocalWorkers]:
-    # let go at once: so the next one is a cold one
+    # Idle workers end at once, so that the next request is a cold start.
     started = ps.LocalFunctions(at_most=1, idle_ms=1).start(flow, "bench", _ACCESS)
     try:
         yield started
@@ -121,5 +125,5 @@ def _await(condition: Callable[[], bool]) -> None:
     until = time.monotonic() + _GONE_S
     while not condition():
         if time.monotonic() > until:
-            raise PenstockError("a function that is idle was not let go")
+            raise PenstockError(f"an idle function was still up after {_GONE_S:g} s")
         time.sleep(_POLL_S)

@@ -1,18 +1,18 @@
 """Live runs of `penstock bench burst`: real Spark, hosts and functions, latency at the sink.
 
-Couriers send every row as a record, so that it is hosts that have the work, and functions when they
-take it. What a run put out is held against what a database makes of the same events.
+Couriers send every row as a record, so that hosts do the work, or functions when rows go to them. The
+output of each run is compared with a database's answer for the same events.
 
-    no_scaling           two hosts
-    new_hosts            the switch asks for hosts, which come as soon as they do here
-    new_hosts_30s        they come 30 s after that, as on a machine that has to be started
-    hosts_beforehand     all hosts are up, two have the slots; in the burst slots go to all of them
-    functions_migrating  the same with functions in place of the other hosts: they are paid for while
-                         they have slots, and a slot's state is there before its rows are taken
-    penstock             functions take what is beyond the hosts' target, and the switch has its say
-    overprovisioned      all hosts have slots all the time
+    no_scaling           two hosts, all the time
+    new_hosts            the switch adds hosts, which start as fast as this machine allows
+    new_hosts_30s        the switch adds hosts, which start 30 s later, as on a new machine
+    hosts_beforehand     all hosts are up and two own the slots; the burst spreads slots over all
+    functions_migrating  the same with functions in place of the added hosts: they are paid for while
+                         they own slots, and a slot's state moves before its rows are processed
+    penstock             functions take the rows beyond the hosts' target, and the switch may add hosts
+    overprovisioned      all hosts own slots all the time
 
-q1 has no hosts: couriers, whose number is Spark's, are as slow as hosts are elsewhere.
+q1 has no hosts. Spark sets the number of its couriers, which are as slow as hosts are in other queries.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ from penstock_bench.report import Show
 from penstock_bench.workloads.nexmark.live import BurstLoad, burst_flow, burst_form, compared
 
 _START_MS = 30_000
-"""Milliseconds until a new machine is there."""
+"""Milliseconds until a new machine is ready."""
 _STANDING_BY = ("hosts_beforehand", "functions_migrating")
 
 
 class WrongRows(PenstockError):
-    """A run put out something else than it should have: then its figures are worth nothing."""
+    """The output of a run differs from the database's: its figures do not count."""
 
 
 def live_runs(scenarios: Sequence[LiveBurst], show: Show) -> LiveRuns:
-    """Run these one after the other in one session. One that fails does not keep others from it."""
+    """Run the scenarios one after the other in one session. The others run even if one fails."""
     show("starting Spark")
-    found: list[BurstOutcome] = []
+    outcomes: list[BurstOutcome] = []
     failed: dict[str, str] = {}
     wrong: dict[str, str] = {}
     with sides.bench_session(CORES) as spark:
-        # A JVM gets faster for minutes: the first run is for it, and does not count.
+        # A JVM gets faster for minutes: the first run warms it up and does not count.
         for scenario in (WARM_UP, *scenarios):
             try:
                 outcome = live_run(spark, scenario, show)
@@ -73,12 +73,12 @@ def live_runs(scenarios: Sequence[LiveBurst], show: Show) -> LiveRuns:
                     wrong[scenario.name] = failed[scenario.name]
                 show(f"live {scenario.name}: failed: {failed[scenario.name]}")
             else:
-                found += [outcome] if scenario is not WARM_UP else []
-    return LiveRuns(tuple(found), failed, wrong)
+                outcomes += [outcome] if scenario is not WARM_UP else []
+    return LiveRuns(tuple(outcomes), failed, wrong)
 
 
 def live_run(spark: SparkSession, scenario: LiveBurst, show: Show) -> BurstOutcome:
-    """Run one, in a session of `bench_session`."""
+    """Run one scenario in a session made by `bench_session`."""
     sink, started_s = ps.collect(), time.monotonic()
     flow = _flow(spark, scenario)
     start = partial(_started, flow, scenario, sink)
@@ -120,12 +120,12 @@ def _flow(spark: SparkSession, scenario: LiveBurst) -> ps.Flow:
     settings: dict[str, Any] = {"at_most": scenario.most_hosts}
     if scenario.side == "penstock":
         settings["functions"] = ps.LocalFunctions(at_most=scenario.functions)
-    # who stands by is told of the burst, and nothing else is done about it
+    # For standby hosts a dry run only detects the burst: `StandBy` moves the slots.
     return flow.elastic(dry_run=scenario.side in _STANDING_BY, **settings)
 
 
 def _partitions(scenario: LiveBurst) -> int:
-    """Partitions of the source: as many couriers, which stand for hosts where they do the work."""
+    """Number of source partitions, and so of couriers, which stand for hosts in stateless queries."""
     more = scenario.stateless and scenario.side == "overprovisioned"
     return scenario.most_hosts if more else scenario.hosts
 
@@ -144,9 +144,9 @@ def _started(flow: ps.Flow, scenario: LiveBurst, sink: Collect, checkpoint: str)
 
 
 def _slow_and_late(scenario: LiveBurst, busy: str, hosts: dict[str, int]) -> tuple[Fault, ...]:
-    """What makes this machine stand for many: all but the hosts that a flow starts with come late."""
+    """Faults that let this machine stand for many: hosts have a set pace, and added hosts start late."""
     pace = Pace(scenario.host_rate)
-    # what comes behind the busy step gets all rows of a window at once, and cannot be helped
+    # Only the busy step is paced: steps after it get all rows of a window at once, which no side can change.
     faults = [
         Fault("courier.sender", Uncombined(), hits=()),
         Fault("courier.work" if scenario.stateless else "host.work", pace, {"step": busy}, ()),
@@ -161,10 +161,12 @@ def _slow_and_late(scenario: LiveBurst, busy: str, hosts: dict[str, int]) -> tup
 
 
 def _await_rows(query: ps.FlowQuery, scenario: LiveBurst, steps: int) -> None:
-    """Wait until all that arrived in the scenario's time is taken in, and the windows that closed by it are
-    in the sink: each of the keyed steps that come after one another takes an epoch for that."""
+    """Wait until all rows of the scenario are processed and the windows that they closed are in the sink.
+
+    Each keyed step on the way takes one epoch for that.
+    """
     count = int(scenario.shape.cumulative(scenario.seconds * 1000 - 1e-3))
-    # what two hosts would take for it, and some time to come up
+    # The time that the first hosts alone would need, and a grace period for the start.
     work_s = scenario.load * (scenario.seconds + (scenario.factor - 1) * scenario.for_s)
     timeout_s = max(scenario.seconds, work_s) + GRACE_S
     until(query, lambda: sum(epoch.rows for epoch in query.progress) >= count, timeout_s)
@@ -172,22 +174,24 @@ def _await_rows(query: ps.FlowQuery, scenario: LiveBurst, steps: int) -> None:
     until(query, lambda: query.progress[-1].epoch >= last, timeout_s)
 
 
-# -- what it gave
+# -- the results
 
 
 def _right_rows(scenario: LiveBurst, load: Began, sink: Collect) -> int:
-    """How many rows came out; all of them are right, and all are there up to the burst's end."""
+    """Number of output rows, after checking that they are right and complete up to the burst's end."""
     arrived = BurstLoad(scenario.query, scenario.shape, load.start_ms, load.first)
-    found = compared(arrived, sink.rows())
-    if not found.right:
-        raise WrongRows(f"{scenario.name}: {found}")
-    if found.until_ms < load.start_ms + 1000 * (scenario.at_s + scenario.for_s):
-        raise PenstockError(f"{scenario.name}: it ended before all of the burst's windows were out")
-    return found.rows
+    comparison = compared(arrived, sink.rows())
+    if not comparison.right:
+        raise WrongRows(f"{scenario.name}: {comparison}")
+    if comparison.until_ms < load.start_ms + 1000 * (scenario.at_s + scenario.for_s):
+        raise PenstockError(
+            f"{scenario.name}: the run ended before all windows of the burst were out"
+        )
+    return comparison.rows
 
 
 def _lent(scenario: LiveBurst, hosts: int, taken: Taken) -> dict[str, float]:
-    """What it costs when the hosts that stood by are functions, paid for while they had slots."""
+    """Cost in dollars if the standby hosts are functions, paid for while they owned slots."""
     lent_s = (scenario.most_hosts - scenario.hosts) * (taken.to_ms - taken.from_ms) / 1000
     functions = FunctionPrice().money(0, lent_s)
     stable = HostPrice().money(hosts)
@@ -201,6 +205,6 @@ def _line(outcome: BurstOutcome) -> str:
     helped = f", {outcome.function_rows:,} rows by functions" if outcome.function_rows else ""
     return (
         f"live {outcome.query}, {outcome.side}: p99 {outcome.p99_stable_ms:.0f} ms, "
-        f"{outcome.p99_peak_ms:.0f} ms at the worst; load {outcome.load_stable:.0%}, "
+        f"{outcome.p99_peak_ms:.0f} ms at the peak; load {outcome.load_stable:.0%}, "
         f"epochs of {outcome.epoch_ms:.0f} ms{helped}"
     )

@@ -1,4 +1,4 @@
-"""What is made of a live run of a burst: its latencies by second, its loads, what it cost."""
+"""Figures of a live burst run: latencies and loads by second, and its cost."""
 
 from __future__ import annotations
 
@@ -19,62 +19,62 @@ from penstock_bench.switch.outcome import hosts_by_second, of_step, since
 
 Series = list[float | None]
 _SETTLED_S = 5
-"""Seconds of a load until it is stable, of which nothing is judged."""
+"""Seconds at the start of a load that do not count, until it is stable."""
 
 
 @dataclass(frozen=True)
 class BurstOutcome:
-    """What a live run gave. Times are seconds from the beginning of the load, money is in dollars."""
+    """The figures of a live run. Times are seconds from the start of the load, money is in dollars."""
 
     query: str
     side: str
     shape: str
     factor: float
     at_s: int
-    """When the burst began."""
+    """Start of the burst."""
     seconds: int
-    """Seconds that the burst lasts."""
+    """Length of the burst in seconds."""
     p99_peak_ms: float
-    """The 99th percentile of the worst second, of rows by the second in which they were delivered,
-    from the burst's begin until all of it was."""
+    """The 99th percentile of the worst second, with rows counted in the second that delivered them,
+    between the start of the burst and the delivery of its last row."""
     p99_stable_ms: float
-    """The median of the seconds before the burst."""
+    """Median of the p99 of the seconds before the burst."""
     load_stable: float
-    """The busiest host's, before the burst."""
+    """Load of the busiest host before the burst, from 0 to 1."""
     delivered_s: float
-    """When the last row of the burst was in the sink."""
+    """Time at which the last row of the burst was in the sink."""
     rows: int
     function_rows: int
-    """Rows that functions took and answered for."""
+    """Rows that functions processed."""
     invocations: int
     failures: dict[str, int]
     epochs: int
     epoch_ms: float
-    """The median length before the burst."""
+    """Median length of an epoch before the burst, in milliseconds."""
     by_second: dict[str, Series]
-    """rate, p99_ms, load (of the busiest host), hosts and functions."""
+    """Values of each second: rate, p99_ms, load (of the busiest host), hosts and functions."""
     money: dict[str, float]
-    """hosts and functions in all; stable_second, and burst_second: all beyond what stable seconds
-    would have cost is the burst's."""
+    """Totals of hosts and functions, and the cost of a stable_second and of a burst_second. All cost
+    beyond that of stable seconds is the burst's."""
     told: list[dict[str, Any]]
-    """When functions, hosts and slots were asked for."""
+    """Journal entries about functions, hosts and slots: time and text."""
     settings: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class LiveRuns:
-    """What came of some runs."""
+    """Outcomes of live runs, and those that failed."""
 
     outcomes: tuple[BurstOutcome, ...] = ()
     failed: dict[str, str] = field(default_factory=dict)
-    """Runs that gave no figures, and why."""
+    """Runs without figures -> the error."""
     wrong: dict[str, str] = field(default_factory=dict)
-    """Runs whose rows were not right, and which; they count as failed too."""
+    """Runs with wrong rows -> the difference. They are in `failed` too."""
 
 
 @dataclass(frozen=True, eq=False)
 class ArrivedRows:
-    """Every row of a run, in the order in which rows arrived. Times are seconds of the load."""
+    """Arrival and delivery of every row of a run, in order of arrival, in seconds from the load's start."""
 
     arrival_s: Floats
     done_s: Floats
@@ -83,29 +83,29 @@ class ArrivedRows:
     def of(
         arrivals: ArrivalTimes, start_ms: float, epochs: Sequence[EpochProgress], seconds: float
     ) -> ArrivedRows:
-        """The rows of a load that began at this time of 1970. Its epochs have, one after the other, its rows
-        in the order of arrival, and no others."""
+        """The rows of a load that began at `start_ms` (Unix time). Its epochs must hold the load's rows in
+        order of arrival, and no others."""
         number = np.arange(int(arrivals.cumulative(seconds * 1000 - 1e-3)), dtype=np.int64)
         done = done_ms(delivered(epochs), number) - start_ms
         return ArrivedRows(arrivals.arrival_us(number) / 1e6, done / 1000)
 
     @property
     def p99_ms(self) -> Series:
-        """The 99th percentile by the second in which rows were delivered; None for one in which none was.
+        """p99 latency by second of delivery, in milliseconds; None for a second without deliveries.
 
         >>> ArrivedRows(np.array([0.1, 0.2, 0.3]), np.array([0.5, 2.2, 2.3])).p99_ms
         [400.0, None, 2000.0]
         """
-        found = ~np.isnan(self.done_s)
-        second = self.done_s[found].astype(np.int64)
-        latency = (self.done_s - self.arrival_s)[found] * 1000
-        told: Series = [None] * (int(second.max(initial=-1)) + 1)
+        known = ~np.isnan(self.done_s)
+        second = self.done_s[known].astype(np.int64)
+        latency = (self.done_s - self.arrival_s)[known] * 1000
+        series: Series = [None] * (int(second.max(initial=-1)) + 1)
         for at in np.unique(second).tolist():
-            told[at] = round(float(np.percentile(latency[second == at], 99)), 1)
-        return told
+            series[at] = round(float(np.percentile(latency[second == at], 99)), 1)
+        return series
 
     def done_by(self, arrival_s: float) -> float:
-        """When everything that had arrived by then was delivered."""
+        """Time at which all rows that arrived by `arrival_s` were delivered."""
         return float(np.max(self.done_s[self.arrival_s <= arrival_s]))
 
     def rate(self, seconds: int) -> Series:
@@ -115,7 +115,7 @@ class ArrivedRows:
 
 
 def peak_ms(p99_ms: Series, from_s: float, to_s: float) -> float:
-    """The worst of the seconds from one to another, both included.
+    """Highest p99 of the seconds from `from_s` to `to_s`, both included.
 
     >>> peak_ms([900.0, 400.0, None, 700.0, 999.0], 1.0, 3.4)
     700.0
@@ -124,8 +124,8 @@ def peak_ms(p99_ms: Series, from_s: float, to_s: float) -> float:
 
 
 def loads(epochs: Sequence[EpochProgress], seconds: int) -> Series:
-    """The share of each second in which the busiest host worked, with an epoch's work spread evenly
-    over the time until the next one."""
+    """Share of each second in which the busiest host worked. An epoch's work counts as spread evenly over
+    the time until the next epoch."""
     starts = np.array([epoch.started_ms / 1000 for epoch in epochs])
     useful = [max((host.useful_ms for host in epoch.hosts), default=0.0) for epoch in epochs]
     total = np.concatenate([[0.0], np.cumsum(useful)[:-1]]) / 1000
@@ -136,16 +136,16 @@ def loads(epochs: Sequence[EpochProgress], seconds: int) -> Series:
 def functions_by_second(
     journal: Sequence[Entry], step: str, start_ms: float, seconds: int
 ) -> Series:
-    """Functions that were asked for, at the end of each second."""
-    told = [e for e in journal if e.event == "offload" and e.step == step]
-    times = np.array([(entry.time_ms - start_ms) / 1000 for entry in told])
-    counts = np.array([0.0, *(float(entry.facts["functions"]) for entry in told)])
-    found: Series = counts[np.searchsorted(times, np.arange(1, seconds + 1))].tolist()
-    return found
+    """Number of functions requested at the end of each second."""
+    offloads = [e for e in journal if e.event == "offload" and e.step == step]
+    times = np.array([(entry.time_ms - start_ms) / 1000 for entry in offloads])
+    counts = np.array([0.0, *(float(entry.facts["functions"]) for entry in offloads)])
+    series: Series = counts[np.searchsorted(times, np.arange(1, seconds + 1))].tolist()
+    return series
 
 
 def money_of(epochs: Sequence[EpochProgress], at_s: float, for_s: float) -> dict[str, float]:
-    """What a run cost from its stable seconds on, and a second of its stable time and of its burst."""
+    """Cost of a run in dollars: hosts, functions, a stable second and a second of the burst."""
     known = [epoch for epoch in epochs if epoch.money is not None]
     times = np.array([(e.started_ms + e.sink_ms + e.seal_ms) / 1000 for e in known])
     spent = [epoch.money or Money() for epoch in known]
@@ -163,13 +163,13 @@ def money_of(epochs: Sequence[EpochProgress], at_s: float, for_s: float) -> dict
 
 
 def by_couriers(epochs: Sequence[EpochProgress], couriers: int, rate: float) -> list[EpochProgress]:
-    """Epochs of a flow without hosts, as if its couriers, so many of such a rate, were hosts."""
-    found = []
+    """Epochs of a flow without hosts, with its `couriers` counted as hosts of `rate` rows per second."""
+    with_hosts = []
     for epoch in epochs:
         kept = epoch.rows - epoch.functions.rows + epoch.functions.returned
         each = HostProgress("courier", 0, 0, kept // couriers, 1000 * kept / couriers / rate)
-        found.append(replace(epoch, hosts=(each,) * couriers))
-    return found
+        with_hosts.append(replace(epoch, hosts=(each,) * couriers))
+    return with_hosts
 
 
 def outcome_of(
@@ -180,8 +180,7 @@ def outcome_of(
     journal: Sequence[Entry],
     start_ms: int,
 ) -> BurstOutcome:
-    """All that the report tells of a run whose load began at this time of 1970; `step` is the one
-    that gets the burst."""
+    """The figures of a run whose load began at `start_ms` (Unix time); `step` gets the burst."""
     until_s = scenario.at_s + scenario.for_s
     delivered_s = rows.done_by(until_s)
     length = max(scenario.seconds, int(delivered_s) + 1)
@@ -191,14 +190,14 @@ def outcome_of(
     peak = peak_ms(p99, scenario.at_s, delivered_s)
     stable = [e for e in counted if _SETTLED_S * 1000 <= e.started_ms < scenario.at_s * 1000]
     settled = slice(_SETTLED_S, scenario.at_s)
-    # Epochs may be so long that none of them is all before the burst.
+    # Epochs may be so long that none of them ends before the burst.
     stable_ms = [p for p in p99[settled] if p is not None] or [peak]
     lengths = [epoch.sink_ms + epoch.seal_ms for epoch in stable or counted]
     functions = [epoch.functions for epoch in counted]
     failures: dict[str, int] = {}
-    for one in functions:
-        for why, times in one.failures.items():
-            failures[why] = failures.get(why, 0) + times
+    for usage in functions:
+        for reason, count in usage.failures.items():
+            failures[reason] = failures.get(reason, 0) + count
     return BurstOutcome(
         query=scenario.query,
         side=scenario.side,
@@ -208,11 +207,11 @@ def outcome_of(
         seconds=scenario.for_s,
         p99_peak_ms=peak,
         p99_stable_ms=float(np.median(stable_ms)),
-        load_stable=float(np.mean([one for one in load[settled] if one is not None])),
+        load_stable=float(np.mean([value for value in load[settled] if value is not None])),
         delivered_s=round(delivered_s, 2),
         rows=len(rows.arrival_s),
-        function_rows=sum(one.rows - one.returned for one in functions),
-        invocations=sum(one.invocations for one in functions),
+        function_rows=sum(usage.rows - usage.returned for usage in functions),
+        invocations=sum(usage.invocations for usage in functions),
         failures=failures,
         epochs=len(counted),
         epoch_ms=float(np.median(lengths)),

@@ -1,7 +1,7 @@
 """The pictures of `penstock bench burst`.
 
-Numbers in file names are those of the figures in Sponge's evaluation that show the same. A part that
-the report does not have leaves out its pictures.
+Numbers in file names are those of the matching figures in Sponge's evaluation. Pictures of parts that
+the report lacks are left out.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ _COLOURS: dict[Side, str] = {
     "penstock": BLUE,
     "overprovisioned": GREEN,
 }
-"""One for each side in all pictures; those of a picture can be told apart."""
+"""Colour of each side in all pictures. Sides in the same picture differ in colour."""
 _LEGEND = [TITLES[side] for side in _COLOURS]
 _PARTS: tuple[Side, ...] = (
     *("functions_migrating", "routers", "routers_transients", "no_warm", "penstock"),
 )
-"""What is added one after the other until Penstock is there."""
+"""Sides of the breakdown: each adds one mechanism, up to Penstock."""
 _TRADED = ("new_hosts_30s", "penstock", "overprovisioned")
 _EXAMPLE = ("q7", "q5", "q8", "q4", "q6", "q1")
-"""The query whose latency stands beside money is the first of these that was run."""
+"""Queries by preference for the trade-off picture: the first one that ran is shown."""
 _SWEPT = {
     "factor": ("burstiness", "times the stable load"),
     "slots": ("parallelism", "slots of the step"),
 }
-"""What is swept over: a title, and what stands at the axis."""
+"""Parameter of a sweep -> title and axis label."""
 _BEFORE_S = 10
-"""Seconds before the burst that are shown."""
+"""Seconds before the burst that pictures show."""
 _MOST_SHARE = 0.3
 
 Runs = Sequence[Result]
@@ -62,7 +62,7 @@ Costs = Mapping[str, Mapping[str, float]]
 
 
 def pictures(report: Result) -> Pictures:
-    """All that the report tells."""
+    """All pictures of a report."""
     results = report["results"]
     simulated, live, costs = results["simulated"], results["live"], results["costs"]
     shown = [run for run in simulated if "by_second" in run]
@@ -71,7 +71,7 @@ def pictures(report: Result) -> Pictures:
         found["burst-12-peaks"] = partial(_peaks, [run for run in simulated if run["side"] in LIVE])
     parts = [run for run in shown if run["side"] in _PARTS and run["query"] not in ("q1", "q7")]
     if parts:
-        title = "Simulated: what the parts bring, p99"
+        title = "Simulated: p99 as mechanisms are added"
         found["burst-13-breakdown"] = partial(_latencies, title, parts, _PARTS)
     found |= _traded("Simulated", "", shown, costs.get("simulated", {}))
     if sweeps := {over: runs for over, runs in results["sweeps"].items() if runs}:
@@ -84,7 +84,7 @@ def _over_time(what: str, prefix: str, runs: Runs) -> Pictures:
     shown = [run for run in runs if run["side"] in LIVE]
     if not shown:
         return {}
-    title = f"{what}: p99 of what is delivered in a second"
+    title = f"{what}: p99 by second of delivery"
     return {
         f"burst-10-{prefix}latency": partial(_latencies, title, shown, LIVE),
         f"burst-11-{prefix}loads": partial(_loads, f"{what}: the busiest host's load", shown),
@@ -92,7 +92,7 @@ def _over_time(what: str, prefix: str, runs: Runs) -> Pictures:
 
 
 def _traded(what: str, prefix: str, runs: Runs, costs: Costs) -> Pictures:
-    """Latency and money of one query."""
+    """The picture of latency and cost of one query, if there are runs for it."""
     for query in _EXAMPLE if costs else ():
         some = [run for run in having(runs, query=query) if run["side"] in _TRADED]
         if some:
@@ -101,7 +101,7 @@ def _traded(what: str, prefix: str, runs: Runs, costs: Costs) -> Pictures:
 
 
 def _case(run: Result) -> str:
-    """What arrives in a run.
+    """Label of a run's load.
 
     >>> _case({"shape": "burst", "factor": 5.0, "seconds": 60})
     '5x, 60 s'
@@ -114,23 +114,23 @@ def _case(run: Result) -> str:
 
 
 def _ordered(names: Iterable[Any], like: Iterable[Any]) -> list[Any]:
-    """Put the names that there are in a given order.
+    """Sort names in the order of `like`.
 
     >>> _ordered({"q7", "q1"}, QUERIES)
     ['q1', 'q7']
     """
-    found = set(names)
-    return [name for name in like if name in found]
+    present = set(names)
+    return [name for name in like if name in present]
 
 
 def _line(side: Side, places: Sequence[float], values: Sequence[float | None]) -> Line:
-    """A side's line; Penstock's is the one to look at."""
+    """A side's line; Penstock's is thicker."""
     how = {"lw": 2.2 if side == "penstock" else 1.3}
     return Line(places, values, TITLES[side], _COLOURS[side], how=how)
 
 
 def _p99(run: Result, from_s: float, to_s: float = np.inf, zero_s: float = 0) -> Line:
-    """Without gaps: in the middles of those seconds in which something was delivered."""
+    """A run's p99 line without gaps: points are in the middle of each second that delivered rows."""
     p99 = {
         second + 0.5: ms for second, ms in enumerate(run["by_second"]["p99_ms"]) if ms is not None
     }
@@ -142,7 +142,7 @@ def _p99(run: Result, from_s: float, to_s: float = np.inf, zero_s: float = 0) ->
 
 
 def _by_query(title: str, runs: Runs, sides: Sequence[Side], of: str, **more: Any) -> Picture:
-    """A panel for each query, until as long after the burst as it lasted."""
+    """A panel for each query. The time shown after the burst is as long as the burst."""
     queries = by(runs, "query")
     last_s = max(
         min(run["at_s"] + 2 * run["seconds"] + 5, len(run["by_second"]["p99_ms"])) for run in runs
@@ -174,12 +174,12 @@ def _by_query(title: str, runs: Runs, sides: Sequence[Side], of: str, **more: An
 
 
 def _latencies(title: str, runs: Runs, sides: Sequence[Side]) -> Picture:
-    """The 99th percentile by the second of delivery."""
+    """p99 latency by second of delivery, a panel for each query."""
     return _by_query(title, runs, sides, "p99_ms", y="p99, ms", log="y")
 
 
 def _loads(title: str, runs: Runs) -> Picture:
-    """The busiest host's load."""
+    """Load of the busiest host by second, a panel for each query."""
     label = "load (dashed: 60 and 80 %)"
     return _by_query(title, runs, LIVE, "load", y=label, percent=True, y_from=0, y_to=1.05)
 
@@ -188,7 +188,7 @@ def _loads(title: str, runs: Runs) -> Picture:
 
 
 def _peaks(runs: Runs) -> Picture:
-    """Bars of the worst second's p99, averaged over queries: by what arrives, for each side."""
+    """Bars of the peak p99 by load and side, averaged over queries."""
     cases: dict[str, list[Result]] = {}
     for run in runs:
         cases.setdefault(_case(run), []).append(run)
@@ -210,11 +210,11 @@ def _peaks(runs: Runs) -> Picture:
         x_from=-0.6,
         x_to=len(cases) - 0.4,
     )
-    return Picture("Simulated: peak of p99, the mean over queries", [panel], legend=_LEGEND)
+    return Picture("Simulated: peak of p99, mean over queries", [panel], legend=_LEGEND)
 
 
 def _sweeps(groups: Mapping[str, Runs]) -> Picture:
-    """Boxes of the p99 of a burst's seconds, by burstiness and by parallelism."""
+    """Box plots of the p99 in the seconds of a burst, by burstiness and by parallelism."""
     panels = []
     for over, runs in groups.items():
         steps = list(dict.fromkeys(run[over] for run in runs))
@@ -222,7 +222,7 @@ def _sweeps(groups: Mapping[str, Runs]) -> Picture:
         width, boxes = 0.8 / len(sides), []
         for number, ((side,), some) in enumerate(sides.items()):
             shift = (number - (len(sides) - 1) / 2) * width
-            # Of its five figures, the least, quartiles and the most, these are the quartiles again.
+            # The quartiles of these five figures (minimum, quartiles, maximum) are the same quartiles.
             boxes.append(
                 Boxes(
                     [run["p99_box_ms"] for run in some],
@@ -248,7 +248,7 @@ def _sweeps(groups: Mapping[str, Runs]) -> Picture:
 
 
 def _trade_off(what: str, runs: Runs, costs: Costs) -> Picture:
-    """Latency in the burst, and what a day costs by how much of it is a burst."""
+    """Latency in the burst, and the cost of a day by the share of it that is a burst."""
     at_s, seconds = runs[0]["at_s"], runs[0]["seconds"]
     lines = [_p99(run, at_s - 5, at_s + seconds + 5, zero_s=at_s) for run in runs]
     shares = np.linspace(0, _MOST_SHARE, 31).tolist()
@@ -266,10 +266,10 @@ def _trade_off(what: str, runs: Runs, costs: Costs) -> Picture:
         ),
         Panel(
             [*money, Bound(100 * BURST_SHARE, upright=True)],
-            x="% of the day that is a burst (dashed: the goal's)",
-            y="dollars a day",
-            title="money, the mean over queries",
+            x="% of the day that is a burst (dashed: share of the goal)",
+            y="dollars per day",
+            title="cost, mean over queries",
             y_from=0,
         ),
     ]
-    return Picture(f"{what}: latency and money", panels, columns=2, share_x=False, legend=_LEGEND)
+    return Picture(f"{what}: latency and cost", panels, columns=2, share_x=False, legend=_LEGEND)

@@ -1,7 +1,7 @@
 """The live runs of `penstock bench burst`, as values.
 
-Hosts have a set service rate, so that two cores can stand for many. Two hosts are as busy as they
-should be when the burst comes; the burst needs as many times more as it is times the stable load.
+Hosts have a set service rate, so that two cores can stand for many. Two hosts are enough for the stable
+load; a burst of n times that load needs n times as many.
 """
 
 from __future__ import annotations
@@ -14,36 +14,38 @@ from penstock_bench.burst.sides import LIVE, Side
 from penstock_bench.workloads.nexmark.live import burst_form
 
 CORES = 40
-"""Task slots: as many hosts as any step may get, and the couriers."""
+"""Spark task slots: enough for the most hosts of every step, and for the couriers."""
 SLOTS = 60
-"""Two, six, ten and fourteen hosts get as many, or nearly so."""
+"""Slots of a step: they spread evenly, or nearly so, over 2, 6, 10 and 14 hosts."""
 
 
 @dataclass(frozen=True)
 class LiveBurst:
-    """One live run: a query, a burst, and what is done about it."""
+    """One live run: a query, a burst, and the side that answers it."""
 
     query: str
     side: Side
     factor: float = 5.0
-    """Times the stable load."""
+    """Load in the burst, as a multiple of the stable load."""
     at_s: int = 20
+    """Seconds of stable load before the burst."""
     for_s: int = 30
+    """Seconds that the burst lasts."""
     after_s: int = 5
-    """Seconds that events go on to arrive after the burst."""
+    """Seconds of stable load after the burst."""
     hosts: int = 2
     """Hosts that the stable load needs, in the step that gets the burst."""
     other_hosts: int = 1
-    """Hosts of each other step, which gets a record of each key and window only."""
+    """Hosts of each other step, which gets only one record per key and window."""
     host_rate: float = 4_000.0
-    """Records a second that a host takes, and a function. With few records an epoch has few keys,
-    and no number of hosts shares those evenly."""
+    """Records per second that a host, or a function, processes. It must not be small: with few records an
+    epoch has few keys, which do not spread evenly over hosts."""
     load: float = 0.65
-    """The part of the time that the stable load keeps those hosts busy."""
+    """Share of the time that the stable load keeps the first hosts busy."""
     functions: int = 24
-    """Functions at most."""
+    """Most functions that run at once."""
     latency_s: float = 2.0
-    """The SLA's bound: loose enough that the stable load keeps it without more hosts."""
+    """The SLA's bound in seconds: loose enough that the stable load keeps it without more hosts."""
 
     @property
     def name(self) -> str:
@@ -66,7 +68,7 @@ class LiveBurst:
 
     @property
     def most_hosts(self) -> int:
-        """Hosts that are as busy in the burst as two are in stable times.
+        """Number of hosts that are as busy in the burst as `hosts` are in the stable load.
 
         >>> LiveBurst("q7", "penstock", factor=7).most_hosts
         14
@@ -75,23 +77,23 @@ class LiveBurst:
 
     @property
     def stateless(self) -> bool:
-        """Whether there is no host at all: couriers do the work, and their number is Spark's."""
+        """Whether the query has no hosts: couriers do the work, and Spark sets their number."""
         return self.query == "q1"
 
 
 def of(queries: Iterable[str], sides: Sequence[Side], like: LiveBurst) -> tuple[LiveBurst, ...]:
-    """Each query with each side."""
+    """A copy of `like` for each query and side."""
     return tuple(replace(like, query=query, side=side) for query in queries for side in sides)
 
 
 DEFAULT = LiveBurst("q7", "penstock")
 WARM_UP = replace(DEFAULT, side="overprovisioned", factor=1.5, at_s=8, for_s=6, after_s=2)
-"""A first run, for a session that has just begun."""
+"""A first run that warms up a new session and does not count."""
 
 FULL = (
     *of(("q7",), LIVE, DEFAULT),
     *of(("q5", "q4", "q6", "q8"), ("new_hosts_30s", "penstock", "overprovisioned"), DEFAULT),
     *of(("q1",), ("penstock", "overprovisioned"), DEFAULT),
 )
-"""Couriers cannot be added: q1 has no side with new hosts."""
+"""All live runs. q1 has no side with new hosts, since couriers cannot be added."""
 QUICK = of(("q7",), ("penstock", "overprovisioned"), replace(DEFAULT, factor=3.0, at_s=12, for_s=8))

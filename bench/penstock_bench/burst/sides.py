@@ -1,6 +1,6 @@
-"""What `penstock bench burst` compares: ways to answer a burst, and what a day with bursts costs.
+"""Sides that `penstock bench burst` compares: ways to answer a burst, and the cost of a day with bursts.
 
-The published names stand beside them: Sponge's figures 10 to 13 have the same sides.
+Names in parentheses are those of the same sides in Sponge's figures 10 to 13.
 """
 
 from __future__ import annotations
@@ -37,33 +37,33 @@ TITLES: dict[Side, str] = {
     "routers_transients": "routers, transients",
     "no_warm": "nothing kept warm",
 }
-"""What tables and pictures call the sides."""
+"""Names of the sides in tables and pictures."""
 
 MEANINGS: dict[Side, str] = {
     "no_scaling": "hosts and slots stay as they are (NoScaling)",
     "new_hosts_30s": "the switch adds hosts, each on a machine that takes 30 s to start (VMBase)",
-    "new_hosts": "the switch adds hosts, which start as fast as they do here",
-    "hosts_beforehand": "hosts for the burst are up and own nothing; slots and state move to them "
+    "new_hosts": "the switch adds hosts, which start as fast as this machine allows",
+    "hosts_beforehand": "hosts for the burst are up and own no slots; slots and state move to them "
     "in the burst (VMInit)",
     "functions_migrating": "functions take over slots as hosts do: task and state stop, move over a "
-    "function's 100 Mbit/s and go on; a step whose neighbour across an exchange is on functions "
-    "stays (SFBase)",
+    "function's 100 Mbit/s and continue; a step whose neighbour across an exchange is on functions "
+    "stays on hosts (SFBase)",
     "penstock": "rows are redirected to functions kept warm, partial states merged (Sponge)",
-    "overprovisioned": "hosts for the whole burst from the beginning (Over)",
+    "overprovisioned": "hosts for the whole burst from the start (Over)",
     "routers": "as functions_migrating, but neighbouring steps may be on functions (SpongeRO)",
-    "routers_transients": "the same without stopping to move tasks; state still moves (SpongeTO)",
+    "routers_transients": "as routers, without a pause to move tasks; state still moves (SpongeTO)",
     "no_warm": "Penstock with every function started cold (SpongeSnap)",
 }
-"""One sentence each, for the report."""
+"""Description of each side, for the report."""
 
 
 DAY_S = 24 * 3600
 BURST_SHARE = 0.01
-"""The share of a day in which there is a burst: Sponge's example."""
+"""Share of a day that is a burst, as in Sponge's example."""
 
 
 def day(money: Mapping[str, float], share: float = BURST_SHARE) -> float:
-    """Dollars for a day of which so much is a burst.
+    """Cost in dollars of a day of which `share` is a burst.
 
     >>> day({"stable_second": 0.001, "burst_second": 0.011}, 0.1)
     172.8
@@ -75,10 +75,11 @@ def day(money: Mapping[str, float], share: float = BURST_SHARE) -> float:
 def per_second(
     hosts: float, functions: float, stable: float, seconds: float, burst_s: float
 ) -> dict[str, float]:
-    """The cost of a stable second and of one of the burst, of a run that cost so much in all.
+    """Cost of a stable second and of a second of the burst, in dollars.
 
-    A stable second is known. All beyond what `seconds` of those would have cost is the burst's,
-    also what is paid after it, such as hosts that are not let go at once.
+    `hosts` and `functions` are the run's total cost, `stable` is the cost of a stable second. All cost
+    beyond `seconds` stable seconds is the burst's, even if it is paid after the burst, such as for
+    hosts that are released later.
 
     >>> per_second(hosts=120.0, functions=30.0, stable=1.0, seconds=100.0, burst_s=10.0)
     {'stable_second': 1.0, 'burst_second': 6.0}
@@ -88,10 +89,10 @@ def per_second(
 
 
 def mean(moneys: list[Mapping[str, float]]) -> dict[str, float]:
-    """The mean cost of a second, over several runs of a side.
+    """Mean cost of a second over several runs of a side.
 
     >>> mean([{"stable_second": 1.0, "burst_second": 2.0}, {"stable_second": 3.0, "burst_second": 4.0}])
     {'stable_second': 2.0, 'burst_second': 3.0}
     """
     names = ("stable_second", "burst_second")
-    return {name: sum(one[name] for one in moneys) / len(moneys) for name in names}
+    return {name: sum(money[name] for money in moneys) / len(moneys) for name in names}

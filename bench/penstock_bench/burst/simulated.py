@@ -3,7 +3,7 @@
     [{'query': 'q5', 'shape': 'burst', 'factor': 5, 'seconds': 60, 'side': 'penstock',
       'p99_peak_ms': ..., 'rows': ..., 'money': {...}, 'by_second': {'p99_ms': [...], ...}}, ...]
 
-The control code is that of a live flow; the data plane is made up, by `burst_params`.
+The control code is that of a live flow; the data plane is simulated, with the figures of `burst.params`.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from penstock.sim.shapes import shape
 from penstock.sim.skews import skew
 from penstock.sim.trace import Trace
 from penstock.sim.workload import shaped
-from penstock_bench.burst import params as given
+from penstock_bench.burst import params
 from penstock_bench.burst.params import MIGRATING, hosts_of, join_of, machines, policy_of
 from penstock_bench.burst.sides import LIVE, SIDES, Side
 from penstock_bench.report import Result, Show
 
 PROCESSES = 2
 KEPT_S = 300
-"""Seconds that are told one by one: who is not done by then is told of in the peak alone."""
+"""Seconds of a run that `by_second` keeps. Later seconds only count for the peak."""
 _AFTER_S = 60.0
-"""Seconds that a run goes on after its burst; it goes on longer if not all is delivered by then."""
+"""Seconds that a run continues after its burst; longer if not all rows are delivered by then."""
 _LONGEST_S = 4000.0
-_USUAL = ("burst", given.USUAL_FACTOR, given.USUAL_S)
+_USUAL = ("burst", params.USUAL_FACTOR, params.USUAL_S)
 _TEXTS = {"burst": "burst", "sine": "swell", "gradual": "gradual"}
 
 
@@ -54,30 +54,30 @@ class BurstScenario:
     side: Side
     shape: str = "burst"
     """burst, sine or gradual."""
-    factor: float = given.USUAL_FACTOR
-    seconds: float = given.USUAL_S
-    slots: int = given.SLOTS
-    """Tasks of a step, as others call them."""
+    factor: float = params.USUAL_FACTOR
+    seconds: float = params.USUAL_S
+    slots: int = params.SLOTS
+    """Slots of a step (tasks, in Sponge)."""
     seed: int = 1
 
     @property
     def load(self) -> str:
-        """The load, as `penstock.sim.shapes` reads it.
+        """The load in the notation of `penstock.sim.shapes`.
 
         >>> BurstScenario("q7", "penstock", "sine").load
         'swell(15000, 5, 20s, 60s)'
         """
-        rate = given.QUERIES[self.query].rate
-        times = f"{given.STABLE_S}s, {self.seconds:g}s"
+        rate = params.QUERIES[self.query].rate
+        times = f"{params.STABLE_S}s, {self.seconds:g}s"
         return f"{_TEXTS[self.shape]}({rate:.0f}, {self.factor:g}, {times})"
 
     def trace(self, seconds: float) -> Trace:
-        """Arrivals, Poisson by the seed. The last one is kept: sides share it."""
+        """Poisson arrivals from the seed. The last trace is cached, since sides share it."""
         return _trace(self.load, self.slots, seconds, self.seed)
 
     def __str__(self) -> str:
-        what = f"{self.shape} of {self.factor:g} for {self.seconds:g} s"
-        return f"{self.query}, {what}: {self.side}"
+        burst = f"{self.shape} of {self.factor:g} for {self.seconds:g} s"
+        return f"{self.query}, {burst}: {self.side}"
 
 
 @lru_cache(maxsize=1)
@@ -86,9 +86,9 @@ def _trace(load: str, slots: int, seconds: float, seed: int) -> Trace:
 
 
 def grid(quick: bool = False) -> list[BurstScenario]:
-    """All queries, shapes and sides; when quick, a few.
+    """All queries, shapes and sides; a few when quick.
 
-    What is only simulated takes Penstock apart, for the usual burst.
+    Sides that are only simulated show Penstock's mechanisms one by one; they run with the usual burst.
     """
     if quick:
         sides: Iterable[Side] = (
@@ -98,11 +98,11 @@ def grid(quick: bool = False) -> list[BurstScenario]:
             "overprovisioned",
         )
         return [BurstScenario(q, side, seconds=30) for q in ("q4", "q7") for side in sides]
-    bursts = [("burst", f, s) for f in given.FACTORS for s in given.LENGTHS_S]
-    others = [(s, given.USUAL_FACTOR, given.USUAL_S) for s in ("sine", "gradual")]
+    bursts = [("burst", f, s) for f in params.FACTORS for s in params.LENGTHS_S]
+    others = [(s, params.USUAL_FACTOR, params.USUAL_S) for s in ("sine", "gradual")]
     return [
         BurstScenario(query, side, name, factor, seconds)
-        for query in given.QUERIES
+        for query in params.QUERIES
         for name, factor, seconds in (*bursts, *others)
         for side in (SIDES if (name, factor, seconds) == _USUAL else LIVE)
     ]
@@ -115,36 +115,34 @@ def burstiness() -> list[BurstScenario]:
 
 
 def parallelism() -> list[BurstScenario]:
-    """Scenarios of its figure 14b: q4 in fewer and more slots."""
+    """Scenarios of Sponge's figure 14b: q4 with fewer and more slots."""
     sides: tuple[Side, ...] = ("routers", "routers_transients", "penstock")
     return [BurstScenario("q4", side, slots=n) for n in (50, 60, 70, 140, 420) for side in sides]
 
 
 def simulated(show: Show, quick: bool = False) -> list[Result]:
-    """Run the whole grid; about five minutes, some seconds when quick."""
+    """Run the whole grid: about five minutes, or a few seconds when quick."""
     return run_all(grid(quick), show)
 
 
 def run_all(scenarios: Sequence[BurstScenario], show: Show) -> list[Result]:
-    """Run scenarios in two processes; results in their order. Those of one load run together."""
+    """Run scenarios in two processes; return results in their order. Scenarios of one load run together."""
     began, done = time.monotonic(), 0
-    loads = [
-        list(same) for _, same in groupby(scenarios, lambda one: (one.load, one.slots, one.seed))
-    ]
-    found: dict[int, list[Result]] = {}
-    # Spawned, so that a worker has none of the threads that this process may have.
+    loads = [list(same) for _, same in groupby(scenarios, lambda s: (s.load, s.slots, s.seed))]
+    results: dict[int, list[Result]] = {}
+    # Spawned, so that a worker does not inherit this process's threads.
     with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
         running = {pool.submit(_run_several, same): n for n, same in enumerate(loads)}
         try:
             for future in as_completed(running):
                 n = running[future]
-                found[n], done = future.result(), done + len(loads[n])
-                show(f"{done}/{len(scenarios)} {_line(loads[n][0], found[n])}")
+                results[n], done = future.result(), done + len(loads[n])
+                show(f"{done}/{len(scenarios)} {_line(loads[n][0], results[n])}")
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
     show(f"simulated {len(scenarios)} runs in {time.monotonic() - began:.0f} s")
-    return [result for n in range(len(loads)) for result in found[n]]
+    return [result for n in range(len(loads)) for result in results[n]]
 
 
 def _run_several(scenarios: Sequence[BurstScenario]) -> list[Result]:
@@ -152,13 +150,13 @@ def _run_several(scenarios: Sequence[BurstScenario]) -> list[Result]:
 
 
 def run_one(scenario: BurstScenario) -> Result:
-    """Run a scenario in this process, for as long as it takes to deliver its burst.
+    """Run a scenario in this process until its burst is delivered.
 
     >>> result = run_one(BurstScenario("q7", "overprovisioned", factor=3, seconds=10))
     >>> 300 < result["p99_peak_ms"] < 1000, result["delivered"], result["money"]["functions"]
     (True, True, 0.0)
     """
-    began, end_s = time.process_time(), given.STABLE_S + scenario.seconds
+    began, end_s = time.process_time(), params.STABLE_S + scenario.seconds
     seconds = end_s + _AFTER_S
     while True:
         first, join = _steps(scenario, seconds)
@@ -166,7 +164,7 @@ def run_one(scenario: BurstScenario) -> Result:
         if delivered_s is not None or seconds >= _LONGEST_S:
             break
         seconds = min(4 * seconds, _LONGEST_S)
-    told = {
+    result = {
         "query": scenario.query,
         "shape": scenario.shape,
         "factor": scenario.factor,
@@ -176,16 +174,16 @@ def run_one(scenario: BurstScenario) -> Result:
         "seed": scenario.seed,
         "delivered": delivered_s is not None,
     }
-    told |= _told(scenario, first, join, delivered_s or math.ceil(seconds))
-    return told | {"cpu_s": round(time.process_time() - began, 2)}
+    result |= _figures(scenario, first, join, delivered_s or math.ceil(seconds))
+    return result | {"cpu_s": round(time.process_time() - began, 2)}
 
 
 def _steps(scenario: BurstScenario, seconds: float) -> tuple[Outcome, Outcome | None]:
-    """The busy step, and the join behind it, if there is one."""
-    query, side = given.QUERIES[scenario.query], scenario.side
+    """Outcomes of the busy step and of the join after it, if there is one."""
+    query, side = params.QUERIES[scenario.query], scenario.side
     hosts = hosts_of(side, scenario.factor)
-    most = given.HOSTS + given.FUNCTIONS
-    bounds = Bounds(given.BOUND, at_least=hosts, at_most=max(most, hosts))
+    most = params.HOSTS + params.FUNCTIONS
+    bounds = Bounds(params.BOUND, at_least=hosts, at_most=max(most, hosts))
     plane, policy = machines(query, side, scenario.slots), policy_of(side, hosts)
     trace = scenario.trace(seconds)
     if not query.joined:
@@ -198,31 +196,31 @@ def _steps(scenario: BurstScenario, seconds: float) -> tuple[Outcome, Outcome | 
 
 
 def _delivered(outcome: Outcome, end_s: float) -> int | None:
-    """The second in which all that arrived in the burst is delivered; None: not in this run."""
+    """The second by which all rows up to the burst's end are delivered; None if not in this run."""
     series = outcome.series
     wanted = series.rate[: math.ceil(end_s)].sum()
     by_then = np.flatnonzero(np.cumsum(series.completed) >= wanted - 0.5)
     return int(by_then[0]) + 1 if len(by_then) else None
 
 
-def _told(
+def _figures(
     scenario: BurstScenario, first: Outcome, join: Outcome | None, delivered_s: int
 ) -> Result:
     series, side = first.series, scenario.side
-    # Steps take turns, so that one core serves a host of each.
+    # Steps take turns, so one core serves a host of each step.
     hosts = series.hosts if join is None else np.maximum(series.hosts, join.series.hosts)
     if side == "hosts_beforehand":
         hosts = np.maximum(hosts, hosts_of("overprovisioned", scenario.factor))
     functions, function_money = series.workers, series.worker_money
     if side in MIGRATING:
-        # What counts as hosts beyond the first ones are functions, paid for while they own slots.
-        functions = hosts - given.HOSTS
+        # Hosts beyond the first ones stand for functions, paid for while they own slots.
+        functions = hosts - params.HOSTS
         function_money = FunctionPrice().per_hour / 3600 * functions
-        hosts = np.full(len(hosts), float(given.HOSTS))
+        hosts = np.full(len(hosts), float(params.HOSTS))
     host_money = HostPrice().money(1.0) * hosts
     busiest = series.load if join is None else np.maximum(series.load, join.series.load)
-    peak = np.nanmax(series.p99_ms[given.STABLE_S : delivered_s])
-    burst = slice(given.STABLE_S, math.ceil(given.STABLE_S + scenario.seconds))
+    peak = np.nanmax(series.p99_ms[params.STABLE_S : delivered_s])
+    burst = slice(params.STABLE_S, math.ceil(params.STABLE_S + scenario.seconds))
     kept, used = slice(0, KEPT_S), first.used
     return {
         "p99_peak_ms": round(float(peak), 1),
@@ -237,7 +235,7 @@ def _told(
         "money": {
             "hosts": round(float(host_money[:delivered_s].sum()), 6),
             "functions": round(float(function_money[:delivered_s].sum()), 6),
-            "stable_second": float(host_money[given.STABLE_S - 1]),
+            "stable_second": float(host_money[params.STABLE_S - 1]),
             "burst_second": float((host_money + function_money)[burst].mean()),
         },
         "by_second": {
@@ -251,5 +249,5 @@ def _told(
 
 
 def _line(scenario: BurstScenario, results: Sequence[Result]) -> str:
-    peaks = ", ".join(f"{one['side']} {one['p99_peak_ms'] / 1000:.2f}" for one in results)
-    return f"{str(scenario).rpartition(':')[0]}: p99 at its peak, seconds: {peaks}"
+    peaks = ", ".join(f"{run['side']} {run['p99_peak_ms'] / 1000:.2f}" for run in results)
+    return f"{str(scenario).rpartition(':')[0]}: peak p99 in seconds: {peaks}"

@@ -1,1 +1,1 @@
-"""`penstock bench nexmark`: the NEXMark queries beside plain Spark and SQL."""
+"""`penstock bench nexmark`: the NEXMark queries on Penstock and on Spark's own streaming."""

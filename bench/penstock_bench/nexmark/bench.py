@@ -1,11 +1,11 @@
-"""`penstock bench nexmark`: NEXMark's queries on Penstock beside Spark's own streaming.
+"""`penstock bench nexmark`: NEXMark's queries on Penstock compared with Spark's own streaming.
 
-The events are generated once and cut into batches of Parquet files that both sides read, in one
-session, into the `noop` sink, durability on: Penstock with two hosts for each keyed step, Spark in
-two shuffle partitions, once with RocksDB and once with its default store. Penstock is held against
-the better of the two. The sides take turns. Speed is the events of the streams that a query reads,
-over what Spark tells that the triggers took which read them. A query that Spark's own streaming
-takes in no form is measured on Penstock alone.
+The events are generated once and cut into batches of Parquet files. Both sides read them in one
+session, with the `noop` sink and durability on: Penstock with two hosts per keyed step, Spark with two
+shuffle partitions, once with RocksDB and once with its default store. Penstock is compared with the
+faster of the two. The sides take turns. Speed is the number of events that a query reads, divided by
+the time of its triggers as Spark reports it. A query that Spark's own streaming cannot run in any form
+is measured on Penstock alone.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ from penstock_bench.workloads.nexmark.run import PARTS, SETTINGS, Replay
 
 HOSTS = 2
 _CORES = 13
-"""Task slots: two hosts for each of at most four steps, and couriers."""
+"""Spark task slots: two hosts for each of at most four steps, and couriers."""
 _MOST_S = 900.0
-"""Seconds that a side may take for all batches."""
+"""Most seconds that a side may take for all batches."""
 
 _LONG_S = 100.0
-"""A query whose first round, which does not count, took longer has one more, not several."""
+"""Seconds of the warm-up round above which a query gets only one measured round."""
 
 _STORES = {"native": sides.ROCKSDB, "native_hdfs": sides.HDFS}
-"""Where Spark's own streaming keeps its state; Penstock is held against the better one."""
+"""State store of each side of Spark's own streaming; Penstock is compared with the faster one."""
 
 Progress = dict[str, Any]
-"""What Spark tells of a trigger."""
+"""Spark's progress report of a trigger."""
 Turn = Callable[[], list[Progress] | None]
-"""Runs a side to its end; None if it cannot run."""
+"""Runs a side to its end and returns its progress; None if it cannot run."""
 
 GOALS = {"geomean_vs_native": Goal(at_least=2.0)}
 
 
 @dataclass(frozen=True)
 class NexmarkScale:
-    """How much of it to run."""
+    """Size of the benchmark."""
 
     events: int = 600_000
     batch_rows: int = 100_000
     warm: int = 2
-    """Batches of each run that come first and do not count."""
+    """Batches at the start of each run that do not count."""
     rounds: int = 2
     seed: int = 1
 
@@ -74,7 +74,7 @@ QUICK = NexmarkScale(events=120_000, batch_rows=20_000, rounds=1)
 
 
 def run(show: Show, quick: bool = False) -> Report:
-    """Run everything; takes about half an hour, ten minutes when quick."""
+    """Run the whole benchmark: about half an hour, or ten minutes when quick."""
     scale = QUICK if quick else FULL
     settings = asdict(scale) | {"hosts": HOSTS, "partitions": PARTS, "sink": "noop"}
     results = measure(TITLES, scale, show)
@@ -82,7 +82,7 @@ def run(show: Show, quick: bool = False) -> Report:
 
 
 def measure(names: Iterable[str], scale: NexmarkScale, show: Show) -> dict[str, Any]:
-    """What these queries gave, by name."""
+    """Run the queries; return their results by name."""
     with tempfile.TemporaryDirectory(prefix="penstock-nexmark-") as place:
         show(f"generating {scale.events:,} events")
         events, batches = Path(place, "events"), Path(place, "batches")
@@ -100,22 +100,22 @@ def measure(names: Iterable[str], scale: NexmarkScale, show: Show) -> dict[str, 
 
 
 def ratios(results: dict[str, Any]) -> dict[str, float]:
-    """Each query's speed over that of Spark's own streaming, and their geometric mean.
+    """Each query's speed divided by that of Spark's own streaming, and the geometric mean.
 
-    Then the mean once more where each query is held against Spark with RocksDB.
+    A second geometric mean compares each query with Spark on RocksDB.
 
     >>> doubled = {"vs_native": {"median": 2.0}, "vs_rocksdb": {"median": 4.0}}
     >>> ratios({"q1": doubled, "q4": {}})
     {'q1_vs_native': 2.0, 'geomean_vs_native': 2.0, 'geomean_vs_rocksdb': 4.0}
     """
-    found = {}
+    figures = {}
     paired = {name: result for name, result in results.items() if "vs_native" in result}
     for name, result in paired.items():
-        found[f"{name}_vs_native"] = float(result["vs_native"]["median"])
+        figures[f"{name}_vs_native"] = float(result["vs_native"]["median"])
     for which in ("vs_native", "vs_rocksdb") if paired else ():
         mean = statistics.geometric_mean(result[which]["median"] for result in paired.values())
-        found[f"geomean_{which}"] = mean
-    return found
+        figures[f"geomean_{which}"] = mean
+    return figures
 
 
 def _query(
@@ -134,34 +134,35 @@ def _query(
     rounds = scale.rounds if time.monotonic() - began < _LONG_S else 1
     refused = native["native"].refused
     if refused is not None:
-        instead = "runs another form" if "native" in compete else "runs no form"
-        show(f"{name:>3}: Spark {instead}: {refused.split('. ')[0]}")
+        outcome = "runs another form of it" if "native" in compete else "cannot run it"
+        show(f"{name:>3}: Spark {outcome}: {refused.split('. ')[0]}")
     rates: dict[str, list[float]] = {side: [] for side in compete}
     for number in range(1, rounds + 1):
-        # Whoever is later finds files and a JVM that are warmer: they change places.
+        # A later side finds warmer files and a warmer JVM, so the order alternates.
         for side in compete[:: -1 if number % 2 else 1]:
             took_ms = batch_times(turns[side]() or (), len(rows))
             rates[side].append(events_per_second(rows, took_ms, scale.warm))
         show(f"{name:>3}, round {number}: " + _line({s: r[-1] for s, r in rates.items()}))
-    told = {"streams": list(replay.query.needs), "events": sum(rows), "native_refused": refused}
-    return told | compared(rates)
+    facts = {"streams": list(replay.query.needs), "events": sum(rows), "native_refused": refused}
+    return facts | compared(rates)
 
 
 def _first_round(turns: dict[str, Turn]) -> list[str]:
-    """A round that does not count, for a JVM gets faster for minutes. Tells which sides there are."""
+    """Run a warm-up round, which does not count, since a JVM gets faster for minutes; return the sides that
+    can run."""
     turns["penstock"]()
     progress = turns["native"]()
     if progress is None:
         return ["penstock"]
     if not progress[-1]["stateOperators"]:
-        # Nothing for a store to hold, so that there is nothing to choose from.
+        # Without state, the choice of a store makes no difference.
         return ["penstock", "native"]
     turns["native_hdfs"]()
     return list(turns)
 
 
 def compared(rates: dict[str, list[float]]) -> dict[str, Any]:
-    """Events a second of each side by round, and what the sides of a round make of each other.
+    """Events per second of each side by round, and the ratios of the sides by round.
 
     >>> rates = {"penstock": [4.0, 9.0], "native": [2.0, 3.0], "native_hdfs": [4.0, 1.0]}
     >>> [compared(rates)[name]["rounds"] for name in ("vs_native", "vs_rocksdb")]
@@ -180,7 +181,7 @@ def compared(rates: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def events_per_second(rows: list[int], took_ms: list[float], warm: int) -> float:
-    """Events a second of the batches after those that do not count.
+    """Events per second of the batches after the warm-up.
 
     >>> events_per_second([100, 100, 100, 50], [900.0, 20.0, 10.0, 5.0], warm=1)
     7142.857142857143
@@ -192,19 +193,19 @@ def events_per_second(rows: list[int], took_ms: list[float], warm: int) -> float
 def batch_times(progress: Iterable[Progress], batches: int) -> list[float]:
     """Milliseconds that the trigger of each batch took.
 
-    Spark's own streaming may end with a trigger for time alone, which brings no events: left out.
+    Spark's own streaming may end with a trigger without events, for its watermark: it is left out.
 
     >>> batch_times([{"batchId": 0, "durationMs": {"triggerExecution": 7}}], 1)
     [7.0]
     """
     took = {p["batchId"]: float(p["durationMs"]["triggerExecution"]) for p in progress}
     if missing := [batch for batch in range(batches) if batch not in took]:
-        raise PenstockError(f"a side of the bench told nothing of its batches {missing}")
+        raise PenstockError(f"no progress was reported for batches {missing}")
     return [took[batch] for batch in range(batches)]
 
 
 def batch_rows(replay: Replay) -> list[int]:
-    """Events that each batch has for the query."""
+    """Number of events for the query in each batch."""
     rows = [0] * replay.info.batches
     for stream in replay.query.needs:
         for file in (replay.folder / stream).iterdir():
@@ -219,13 +220,13 @@ def _penstock(spark: SparkSession, replay: Replay) -> list[Progress]:
         )
         try:
             if not query.await_termination(_MOST_S):
-                raise PenstockError(f"Penstock's side took over {_MOST_S:.0f} s")
+                raise PenstockError(f"the query did not end on Penstock within {_MOST_S:.0f} s")
             return [dict(progress) for progress in query.spark_query().recentProgress]
         finally:
             query.stop()
 
 
 def _line(rates: dict[str, float]) -> str:
-    told = ", ".join(f"{side} {rate:,.0f} events/s" for side, rate in rates.items())
+    speeds = ", ".join(f"{side} {rate:,.0f} events/s" for side, rate in rates.items())
     others = [rate for side, rate in rates.items() if side != "penstock"]
-    return told + (f": {rates['penstock'] / max(others):.2f} times" if others else "")
+    return speeds + (f": {rates['penstock'] / max(others):.2f} times as fast" if others else "")

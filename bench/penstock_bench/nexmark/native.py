@@ -1,9 +1,8 @@
 """NEXMark's queries on Spark's own streaming.
 
-Whether Spark takes a query is for Spark to say, and so is why not: each is asked for as it stands in
-the benchmark's definition. Where Spark refuses that but runs another form with the same rows in the
-end (the greatest by time instead of a row number, the size of a set instead of a distinct count),
-the other form is run.
+Each query is first started as the benchmark defines it. Where Spark refuses it, its error is the reason
+in the report, and another form with the same final rows runs if there is one (the maximum by time instead
+of a row number, the size of a set instead of a distinct count).
 """
 
 from __future__ import annotations
@@ -27,29 +26,29 @@ from penstock_bench.workloads.nexmark.query import CAME, Events, NexmarkQuery
 
 
 class Refused(Exception):
-    """Spark does not run this query; the text is its reason."""
+    """Spark cannot run this query; the text is Spark's reason."""
 
 
 class NativeSide:
-    """A query on Spark's own streaming. With its first run it finds out which form Spark takes."""
+    """A query on Spark's own streaming. Its first run finds the form that Spark accepts."""
 
     def __init__(self, name: str, store: str) -> None:
         self._store, self._query = store, find(name)
         self._forms = [form for form in (self._query.sql, self._query.instead) if form is not None]
         self.refused: str | None = None
-        """Why Spark does not run the query as it stands."""
+        """Spark's reason not to run the query as defined; None if it runs."""
 
     def run(self, events: Events, most_s: float) -> list[dict[str, Any]] | None:
-        """Run it to its end; tell the progress of its triggers, or None if Spark takes no form."""
+        """Run the query to its end; return its triggers' progress, or None if Spark accepts no form."""
         sides.keep_state_in(events.spark, self._store)
         while self._forms:
             try:
                 with started(self._query, self._forms[0], events) as query:
                     if not query.awaitTermination(int(most_s)):
-                        raise PenstockError(f"Spark's side took over {most_s:.0f} s")
+                        raise PenstockError(f"the query did not end on Spark within {most_s:.0f} s")
                     return [dict(progress) for progress in query.recentProgress]
-            except Refused as words:
-                self.refused = self.refused or str(words)
+            except Refused as refusal:
+                self.refused = self.refused or str(refusal)
                 del self._forms[0]
         return None
 
@@ -58,9 +57,9 @@ class NativeSide:
 def started(
     query: NexmarkQuery, form: str, events: Events, **trigger: Any
 ) -> Iterator[StreamingQuery]:
-    """The query over all that is there now, or as a trigger of Spark's says, into nothing. Raises
-    `Refused` before it begins."""
-    # Tells on stderr, with a stack trace, what the exception tells too.
+    """Start the query with the `noop` sink, by default over all available input. Raises `Refused` if Spark
+    cannot run it."""
+    # This logger prints the same error as the exception, with a stack trace.
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     with sides.folder(events.spark) as checkpoint:
         df = with_watermarks(query, events).sql(form)
@@ -78,7 +77,7 @@ def started(
 
 
 def with_watermarks(query: NexmarkQuery, events: Events) -> Events:
-    """The streams for Spark's own streaming, as late as Penstock's flows take them to be."""
+    """The streams with Spark's watermarks, with the same delay as in Penstock's flows."""
     streams = dict(events.streams)
     for stream, df in events.streams.items():
         if query.time == CAME:
@@ -91,7 +90,7 @@ def with_watermarks(query: NexmarkQuery, events: Events) -> Events:
 
 
 def reason(text: str) -> str:
-    """The words of a refusal, without the plan that Spark prints after them.
+    """The message of a refusal, without the plan that Spark prints after it.
 
     >>> reason("[NOT_SO] Not so. SQLSTATE: 42601;\\nProject [a#1]\\n+- Relation")
     '[NOT_SO] Not so.'

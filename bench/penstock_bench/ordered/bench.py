@@ -1,11 +1,11 @@
-"""`penstock bench ordered`: order kept on many cores, and what it costs.
+"""`penstock bench ordered`: ordered execution on many cores, and its overhead.
 
 Chains of operators run on the runtime of a host. Schedules, queues and reorderings are compared on
 the five queries of TPCx-BB and on single operators: under skew, by cost, for light operators, and for
-those with many outputs. Costs are slept, so that sixteen workers mean something on two cores; one
-part really computes. Sides take turns, a second each, and every ratio is the median of its rounds.
-What order costs is told three times: of a whole flow on Spark, of couriers and hosts without Spark, and of
-chains on the runtime alone.
+operators with many outputs. Operators sleep for their cost, so that sixteen workers make sense on two
+cores; one group really computes. Sides take turns, a second each, and every ratio is the median of its
+rounds. The overhead of order is measured three times: for a whole flow on Spark, for couriers and hosts
+without Spark, and for chains on the runtime alone.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Groups = Mapping[str, Sequence[Result]]
 
 
 def run(show: Show, quick: bool = False) -> Report:
-    """Run everything; takes about twelve minutes, one when quick."""
+    """Run the whole benchmark: about twelve minutes, or one minute when quick."""
     scale = ordered_sweeps.QUICK if quick else ordered_sweeps.FULL
     rounds = {"queries": scale.query_rounds}
     groups = run_all(ordered_sweeps.trials(scale), scale.rounds, show, rounds)
@@ -54,8 +54,8 @@ def run(show: Show, quick: bool = False) -> Report:
 
 
 def report(groups: Groups, quick: bool = False) -> Report:
-    """What the groups show together; any of them may be missing."""
-    found = samples(groups)
+    """Build the report from the groups; any of them may be missing."""
+    figures = samples(groups)
     return Report(
         "ordered",
         settings={
@@ -65,79 +65,89 @@ def report(groups: Groups, quick: bool = False) -> Report:
         },
         results={
             **groups,
-            "samples": {name: asdict(sample) for name, sample in found.items()},
+            "samples": {name: asdict(sample) for name, sample in figures.items()},
         },
-        ratios=ratios(found),
+        ratios=ratios(figures),
     )
 
 
-def ratios(found: Mapping[str, Sample]) -> dict[str, float]:
-    """The figures that goals are held against; without those that nothing was run for.
+def ratios(figures: Mapping[str, Sample]) -> dict[str, float]:
+    """The figures that are compared with the goals, without those whose runs are missing.
 
-    Of those that there are for each query or for several kinds of trials, the least.
+    A figure that exists for several queries or kinds of trials is the lowest of them.
     """
     least: dict[str, float] = {}
-    for name, sample in found.items():
+    for name, sample in figures.items():
         figure = name.partition(" ")[0]
         least[figure] = min(sample.median, least.get(figure, sample.median))
     return least
 
 
 def samples(groups: Groups) -> dict[str, Sample]:
-    """Every ratio over the rounds: by its name, and after a space what it is of."""
-    found: dict[str, Sample] = {}
+    """Every ratio over the rounds, by its name, followed by a space and the query or step if it has one."""
+    figures: dict[str, Sample] = {}
     hot = _most(having(groups.get("skew", ()), sigma=HOT))
-    _put(found, f"hybrid_over_partitioned_sigma_{HOT}", hot, "queue", "hybrid", "partitioned")
-    for one in having(groups.get("cost", ()), cost_us=1_000, queue="partitioned"):
+    _put(figures, f"hybrid_over_partitioned_sigma_{HOT}", hot, "queue", "hybrid", "partitioned")
+    for trial in having(groups.get("cost", ()), cost_us=1_000, queue="partitioned"):
         (hybrid,) = having(groups["cost"], cost_us=1_000, queue="hybrid")
         name = "latency_partitioned_over_hybrid_1000us"
-        found[name] = over(one, hybrid, "latency_ms")
+        figures[name] = over(trial, hybrid, "latency_ms")
     light = _most(groups.get("light", ()))
-    _put(found, "nonblocking_over_lock_light", light, "reorder", "nonblocking", "lock")
+    _put(figures, "nonblocking_over_lock_light", light, "reorder", "nonblocking", "lock")
     free = groups.get("light, free delivery", ())
-    _put(found, "nonblocking_over_lock_free_delivery", free, "reorder", "nonblocking", "lock")
-    _put(found, "speedup_2_cores_real", groups.get("real", ()), "workers", 2, 1)
-    _put(found, "speedup_2_cores_limit", groups.get("limit", ()), "workers", 2, 1)
-    for query in dict.fromkeys(one["query"] for one in groups.get("queries", ())):
-        found.update(_of_query(query, having(groups["queries"], query=query)))
-    for query in dict.fromkeys(one["query"] for one in groups.get("hosts", ())):
+    _put(figures, "nonblocking_over_lock_free_delivery", free, "reorder", "nonblocking", "lock")
+    _put(figures, "speedup_2_cores_real", groups.get("real", ()), "workers", 2, 1)
+    _put(figures, "speedup_2_cores_limit", groups.get("limit", ()), "workers", 2, 1)
+    for query in dict.fromkeys(trial["query"] for trial in groups.get("queries", ())):
+        figures.update(_of_query(query, having(groups["queries"], query=query)))
+    for query in dict.fromkeys(trial["query"] for trial in groups.get("hosts", ())):
         sides = having(groups["hosts"], query=query)
-        found[f"ct_over_best_other host, query {query}"] = _ct_over_best_other(sides)
-    for query in dict.fromkeys(one["query"] for one in groups.get("cores", ())):
+        figures[f"ct_over_best_other host, query {query}"] = _ct_over_best_other(sides)
+    for query in dict.fromkeys(trial["query"] for trial in groups.get("cores", ())):
         sides = having(groups["cores"], query=query)
-        _put(found, f"speedup_2_cores_queries query {query}", sides, "workers", 2, 1)
+        _put(figures, f"speedup_2_cores_queries query {query}", sides, "workers", 2, 1)
     for group, name in (("spark", "ordered_overhead"), ("flow", "ordered_overhead_in_process")):
-        for step in dict.fromkeys(one["step"] for one in groups.get(group, ())):
+        for step in dict.fromkeys(trial["step"] for trial in groups.get(group, ())):
             sides = having(groups[group], step=step)
-            _put(found, f"{name} {step}", sides, "ordered", True, False)
-    return found
+            _put(figures, f"{name} {step}", sides, "ordered", True, False)
+    return figures
 
 
-def _of_query(query: int, told: Sequence[Result]) -> dict[str, Sample]:
+def _of_query(query: int, trials: Sequence[Result]) -> dict[str, Sample]:
     """A query's ratios by schedule, and by reordering with the most workers."""
-    plain = having(told, queue="hybrid", reorder="nonblocking")
-    found = {f"ct_over_best_other query {query}": _ct_over_best_other(plain)}
-    default = _most(having(told, queue="hybrid", schedule="ct"))
+    plain = having(trials, queue="hybrid", reorder="nonblocking")
+    figures = {f"ct_over_best_other query {query}": _ct_over_best_other(plain)}
+    default = _most(having(trials, queue="hybrid", schedule="ct"))
     _put(
-        found, f"ordered_overhead_runtime query {query}", default, "reorder", "nonblocking", "none"
+        figures,
+        f"ordered_overhead_runtime query {query}",
+        default,
+        "reorder",
+        "nonblocking",
+        "none",
     )
-    return found
+    return figures
 
 
-def _ct_over_best_other(told: Sequence[Result]) -> Sample:
-    """Each schedule with as many workers as are best for it."""
-    other = best([one for one in told if one["schedule"] != "ct"])
-    return over(best(having(told, schedule="ct")), other)
+def _ct_over_best_other(trials: Sequence[Result]) -> Sample:
+    """Throughput of CT divided by that of the best other schedule, each with its best number of workers."""
+    other = best([trial for trial in trials if trial["schedule"] != "ct"])
+    return over(best(having(trials, schedule="ct")), other)
 
 
-def _most(told: Sequence[Result]) -> list[Result]:
+def _most(trials: Sequence[Result]) -> list[Result]:
     """The trials with the most workers."""
-    return having(told, workers=max((one["workers"] for one in told), default=0))
+    return having(trials, workers=max((trial["workers"] for trial in trials), default=0))
 
 
 def _put(
-    found: dict[str, Sample], name: str, told: Sequence[Result], fact: str, side: Any, other: Any
+    figures: dict[str, Sample],
+    name: str,
+    trials: Sequence[Result],
+    fact: str,
+    side: Any,
+    other: Any,
 ) -> None:
-    sides = [one for value in (side, other) for one in having(told, **{fact: value})]
+    sides = [trial for value in (side, other) for trial in having(trials, **{fact: value})]
     if len(sides) == 2:
-        found[name] = over(sides[0], sides[1])
+        figures[name] = over(sides[0], sides[1])

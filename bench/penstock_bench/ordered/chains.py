@@ -1,8 +1,8 @@
-"""Chains of operators whose cost, selectivity and keys are set: what `penstock bench ordered` runs.
+"""Chains of synthetic operators with a set cost, selectivity and keys, for `penstock bench ordered`.
 
-The operators are to the runtime as any others; only what they do is made up. Their items are chunks
-of records that share a key. A chunk carries the number of the item that it came from, so that it is
-known what has left when it comes out.
+The runtime treats them as any other operators. Their items are chunks of records that share a key. A
+chunk carries the number of the input item that it came from, so that its latency can be measured at
+the exit.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import numpy as np
 from penstock.runtime.operators import Kind
 
 LEAST_S = 200e-6
-"""Shorter sleeps are put off and slept together: one takes 60 to 130 microseconds longer than asked."""
+"""Seconds of the shortest sleep. Shorter ones are added up, since a sleep takes 60 to 130 µs too long."""
 CREDIT_S = 250e-6
-"""At most so much of a sleep that took too long counts for the next: what a timer may be late,
-but not what a worker waited for a lock."""
+"""Most seconds by which a sleep that took too long shortens the next one. This covers a late timer, but
+not a wait for a lock."""
 
 SIDE = 32
-"""Rows and columns of the matrices; small enough that no library uses threads of its own on them."""
+"""Rows and columns of a matrix: small enough that the BLAS library starts no threads for it."""
 
 
 class Cost(Protocol):
-    """What a worker does for some records."""
+    """The work that an operator does for records."""
 
     def spend(self, records: int, values: Any) -> Any:
-        """Take the time for so many records; gives the values that go on."""
+        """Do the work for `records` records; return the values to pass on."""
         ...
 
 
@@ -40,9 +40,9 @@ class _Debt(threading.local):
 
 
 class Asleep:
-    """A cost of some microseconds a record, slept. Values go on as they are.
+    """A cost of some microseconds per record, spent asleep. Values do not change.
 
-    What is too short to sleep, and what a sleep took too long, is kept for the next; by thread.
+    Each thread carries over time that is too short to sleep, and time that a sleep took too long.
 
     >>> slept = []
     >>> cost = Asleep(150, clock=lambda: sum(slept), sleep=slept.append)
@@ -74,7 +74,7 @@ class Asleep:
 
 
 class Matrices:
-    """Every record is a small matrix, multiplied so many times by another one.
+    """A cost that computes: every record is a small matrix, multiplied `times` times by another one.
 
     >>> turned = Matrices(times=2, seed=1).spend(3, matrices(3, seed=2))
     >>> turned.shape
@@ -82,27 +82,27 @@ class Matrices:
     """
 
     def __init__(self, times: int, seed: int = 0) -> None:
-        # A rotation: whatever is multiplied by it, however often, keeps its size.
+        # A rotation: multiplying by it, however often, keeps values in range.
         self._turn, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((SIDE, SIDE)))
         self._times = times
 
     def spend(self, records: int, values: Any) -> Any:
-        # Two buffers in turn: new memory for each product would be most of the work.
-        given, spare = np.matmul(values, self._turn), np.empty_like(values)
+        # Two buffers in turn: allocating memory for each product would be most of the work.
+        product, spare = np.matmul(values, self._turn), np.empty_like(values)
         for _ in range(self._times - 1):
-            given, spare = np.matmul(given, self._turn, out=spare), given
-        return given
+            product, spare = np.matmul(product, self._turn, out=spare), product
+        return product
 
 
 def matrices(records: int, seed: int = 0) -> Any:
-    """Records for `Matrices`."""
+    """Random records for `Matrices`."""
     return np.random.default_rng(seed).standard_normal((records, SIDE, SIDE))
 
 
 KEYS = 1 << 20
-"""Keys are whole numbers from 0 up to this."""
+"""Number of keys: they are integers from 0 to KEYS - 1."""
 BLOCK = 4096
-"""Keys are drawn so many at a time."""
+"""Number of keys that are drawn at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class TrialChunk:
     """Records of one key."""
 
     number: int
-    """The number of the item at the entrance that it came from."""
+    """Number of the input item that the chunk came from."""
     key: int
     records: int
     values: Any = None
@@ -122,17 +122,17 @@ class Op:
 
     kind: Kind
     us: float
-    """Cost of a record."""
+    """Microseconds of work per record."""
     selectivity: float = 1.0
-    """Records out for a record in."""
+    """Output records per input record."""
     parts: int | None = None
-    """Parts at most, if it is keyed: there are no more keys."""
+    """Most parts of a keyed operator, if it has only that many keys; None if there is no limit."""
     outputs: int = 1
-    """Chunks, each with a key of its own, that its output is in."""
+    """Output chunks per input chunk, each with its own key."""
 
 
 class Shaped:
-    """An operator of the runtime with a given shape.
+    """An operator of the runtime that behaves as an `Op` says.
 
     >>> double = Shaped("0", Op("stateless", 0.0, selectivity=2.0), Asleep(0.0))
     >>> double.split(TrialChunk(7, 5, 10))
@@ -161,7 +161,7 @@ class Shaped:
         if self._begin is not None:
             self._begin(piece.number)
         values = self._cost.spend(piece.records, piece.values)
-        # By the number: what is left of a fraction is made good by the items that follow.
+        # Rounded by the item's number, so that fractions add up over the following items.
         share = piece.records * self._shape.selectivity
         records = int((piece.number + 1) * share) - int(piece.number * share)
         outputs = self._shape.outputs
@@ -185,25 +185,25 @@ class Shaped:
 
 @dataclass(frozen=True)
 class TrialChain:
-    """A linear chain and what enters it."""
+    """A linear chain of operators and its input."""
 
     shapes: tuple[Op, ...]
     records: int = 1
-    """Records in a chunk at the entrance."""
+    """Records per input chunk."""
     delivery_us: float = 0.0
-    """What handing on a record at the exit costs: by one worker at a time."""
+    """Microseconds to deliver a record at the exit; one worker at a time delivers."""
     sigma: float | None = None
-    """Sigma of the gaussian that keys are drawn from, where they are; then a part is a range of keys."""
+    """Sigma of the Gaussian of keys; parts are then ranges of keys. None draws keys uniformly."""
     seed: int = 17
     cost: Callable[[Op], Cost] = field(default=lambda shape: Asleep(shape.us))
     values: Callable[[int], Any] = field(default=lambda records: None)
 
     def operators(self, parts: int, begin: Callable[[int], None]) -> list[Shaped]:
-        """The operators, keyed ones cut into so many parts; `begin` is told what the first begins."""
-        found = []
+        """The operators, keyed ones in `parts` parts; the first one calls `begin` with each item's number."""
+        operators = []
         for at, shape in enumerate(self.shapes):
             few = 1 if shape.kind != "keyed" else min(parts, shape.parts or parts)
-            found.append(
+            operators.append(
                 Shaped(
                     f"{at}-{shape.kind}",
                     shape,
@@ -213,10 +213,10 @@ class TrialChain:
                     begin=None if at else begin,
                 )
             )
-        return found
+        return operators
 
     def load(self) -> tuple[float, int]:
-        """Seconds of work for an item, and how many times operators take it or a part of it up.
+        """Seconds of work for an item, and the number of chunks that operators process for it.
 
         >>> TrialChain((Op("stateless", 10, 2.0, outputs=2), Op("keyed", 5)), records=100).load()
         (0.002, 3)
@@ -230,7 +230,7 @@ class TrialChain:
         return us * 1e-6, taken
 
     def chunks(self) -> Iterator[TrialChunk]:
-        """What enters, without end; the same each time."""
+        """The endless input; the same on each call."""
         chance = np.random.default_rng(self.seed)
         values = self.values(self.records)
         number = 0
@@ -244,12 +244,12 @@ class TrialChain:
             return lambda key: 0
         if self.sigma is not None:
             return lambda key: key * parts // KEYS
-        # Each keyed operator has a key of its own.
+        # Each keyed operator has its own key.
         return lambda key: mixed(key, at) % parts
 
 
 def keys(chance: np.random.Generator, n: int, sigma: float | None) -> Any:
-    """Keys, evenly spread; or from a gaussian around the middle, of which only [-1, 1] is taken.
+    """`n` keys: uniform, or from a Gaussian around the middle that is cut to [-1, 1].
 
     >>> chance = np.random.default_rng(0)
     >>> middle = lambda drawn: float(np.mean(np.abs(drawn - KEYS / 2) < KEYS / 8))
@@ -258,15 +258,15 @@ def keys(chance: np.random.Generator, n: int, sigma: float | None) -> Any:
     """
     if sigma is None:
         return chance.integers(0, KEYS, n)
-    found = np.empty(0)
-    while len(found) < n:
+    kept = np.empty(0)
+    while len(kept) < n:
         drawn = chance.normal(0.0, sigma, 2 * n)
-        found = np.concatenate([found, drawn[np.abs(drawn) < 1.0]])
-    return ((found[:n] + 1.0) / 2.0 * KEYS).astype(np.int64)
+        kept = np.concatenate([kept, drawn[np.abs(drawn) < 1.0]])
+    return ((kept[:n] + 1.0) / 2.0 * KEYS).astype(np.int64)
 
 
 def mixed(key: int, salt: int) -> int:
-    """A key that has nothing to do with the given one, but is always the same for it.
+    """A hash of a key: unrelated to the key, but always the same for it.
 
     >>> mixed(1, 1) == mixed(1, 1), mixed(1, 1) == mixed(1, 2)
     (True, False)

@@ -1,8 +1,8 @@
-"""What `flow.ordered()` costs: a keyed step with and without it, couriers and hosts in one process.
+"""The overhead of `flow.ordered()` on one keyed step, with couriers and hosts in one process.
 
-Rows go to two hosts behind their Flight servers and back, as in a task of Spark, and every epoch is
-sealed. Only Spark is not here: neither its source, nor its sink, nor its planning of each epoch.
-They cost both sides the same, so order weighs more here than it does in a whole flow.
+Rows go to two hosts behind their Flight servers and back, as in a Spark task, and every epoch is
+sealed. Spark's source, sink and planning of epochs are left out. They cost both sides the same, so the
+overhead of order is larger here than in a whole flow.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from penstock_bench.ordered.trials import line
 from penstock_bench.report import Result, Show
 
 KEYS, SLOTS, ROWS, BATCH = 100_000, 64, 200_000, 10_000
-"""Rows are those of an epoch, and come in batches."""
+"""Keys, slots, rows per epoch, and rows per batch."""
 _SETTINGS = Settings()
 _NO_DRIVER = "grpc://127.0.0.1:1"
-"""Nobody is there, and nobody asks."""
+"""Address of the driver, which does not exist: hosts never call it here."""
 _TIMEOUT_MS = 60_000
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 
 
 class Before(KeyedProcessor):
-    """Every row, with what was known of its key before: as much output as input."""
+    """Returns every row with its key's previous value: as much output as input."""
 
     output_schema = "k long, v long, before long"
 
@@ -75,7 +75,7 @@ class StepInProcess:
             server.machine.assign(Assignment(-1, tuple(self._routes.slots_of(host).tolist())))
 
     def run(self, epoch: int, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        """Take an epoch's rows through the step, and seal it."""
+        """Run an epoch's rows through the step and seal it."""
         servers = tuple(server.location for server in self._task.servers)
         time = EpochTime(epoch, 0)
         routes = StepRoutes(StepId(self._step.id), self._routes, servers, time)
@@ -85,20 +85,20 @@ class StepInProcess:
         )
         with HostRoad(delivery, 0, self._step) as road:
             road.send([batches])
-            given = list(road.answer())
+            answer = list(road.answer())
         for server in servers:
             host = endpoint(server, self._access)
             host.call("seal", _TIMEOUT_MS, epoch=epoch, run=0, partitions=1)
-        return given
+        return answer
 
     def close(self) -> None:
-        """End the hosts."""
+        """Stop the hosts."""
         self._task.end()
         self._task.shutdown()
 
 
 def epochs(rows: int, seed: int = 3) -> Iterator[list[pa.RecordBatch]]:
-    """Rows (k, v) of epoch after epoch, without end."""
+    """Endless epochs of rows (k, v)."""
     chance = np.random.default_rng(seed)
     while True:
         columns = [chance.integers(0, KEYS, rows), np.arange(rows)]
@@ -107,28 +107,31 @@ def epochs(rows: int, seed: int = 3) -> Iterator[list[pa.RecordBatch]]:
 
 
 def measure(rounds: int, repeats: int, show: Show, rows: int = ROWS) -> list[Result]:
-    """Rows per second, by step, with order and without: both take turns, epoch by epoch."""
+    """Rows per second by step, with and without order; the sides take turns, epoch by epoch."""
     plans: dict[str, StepPlan] = {
         "sum": AggregatePlan(SCHEMA, ["k"], {"s": sum("v")}),
         "process": ProcessPlan(SCHEMA, ["k"], Before()),
     }
-    told: list[Result] = []
+    results: list[Result] = []
     for name, plan in plans.items():
-        with closing(StepInProcess(plan, True)) as one, closing(StepInProcess(plan, False)) as two:
-            rates = _rates({True: one, False: two}, rounds, repeats, rows)
-        for ordered, found in rates.items():
-            told.append({"step": name, "ordered": ordered, "records_per_s": found})
-            show(line("flow", told[-1]))
-    return told
+        with (
+            closing(StepInProcess(plan, True)) as in_order,
+            closing(StepInProcess(plan, False)) as unordered,
+        ):
+            rates = _rates({True: in_order, False: unordered}, rounds, repeats, rows)
+        for ordered, per_round in rates.items():
+            results.append({"step": name, "ordered": ordered, "records_per_s": per_round})
+            show(line("flow", results[-1]))
+    return results
 
 
 def _rates(
     sides: dict[bool, StepInProcess], rounds: int, repeats: int, rows: int
 ) -> dict[bool, list[float]]:
-    """Rows per second by side, for each round."""
+    """Rows per second of each side, by round."""
     input, epoch = epochs(rows), 0
     rates: dict[bool, list[float]] = {side: [] for side in sides}
-    # The first round compiles kernels and meets every key for the first time: it does not count.
+    # The first round compiles kernels and sees most keys for the first time: it does not count.
     for _ in range(rounds + 1):
         took = dict.fromkeys(sides, 0.0)
         for _ in range(repeats):
@@ -140,4 +143,4 @@ def _rates(
             epoch += 1
         for side, seconds in took.items():
             rates[side].append(repeats * rows / seconds)
-    return {side: found[1:] for side, found in rates.items()}
+    return {side: per_round[1:] for side, per_round in rates.items()}

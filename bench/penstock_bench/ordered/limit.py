@@ -1,5 +1,5 @@
-"""What two cores give here at best: the same computation on threads that have nothing to do with
-each other, no runtime between them."""
+"""The best speedup that two cores give on this machine: the same computation on independent threads,
+without the runtime."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RECORDS, TIMES = 32, 8
 
 
 def rate(threads: int, seconds: float) -> float:
-    """Records per second, of all threads together."""
+    """Records per second of all threads together."""
     cost, values = Matrices(TIMES), matrices(RECORDS)
     done = [0] * threads
     until = time.perf_counter() + seconds
@@ -34,12 +34,12 @@ def rate(threads: int, seconds: float) -> float:
 
 
 def measure(rounds: int, seconds: float, show: Show) -> list[Result]:
-    """One thread and two, in turn."""
+    """Measure one thread and two, in turn."""
     rates: dict[int, list[float]] = {1: [], 2: []}
     for number in range(rounds):
         for threads in (1, 2) if number % 2 == 0 else (2, 1):
             rates[threads].append(rate(threads, seconds))
-    told = [{"workers": threads, "records_per_s": found} for threads, found in rates.items()]
-    for one in told:
-        show(line("limit", one))
-    return told
+    results = [{"workers": threads, "records_per_s": each} for threads, each in rates.items()]
+    for result in results:
+        show(line("limit", result))
+    return results

@@ -1,8 +1,8 @@
 """The pictures of `penstock bench ordered`.
 
-Numbers in file names are those of the figures in the evaluation of the ordered multicore runtime of
-Prasaad, Ramalingam and Rajan that show the same. Lines and bars are medians of the rounds, bands and
-whiskers go from the least to the most. A group that the report does not have leaves out its pictures.
+Numbers in file names are those of the matching figures in the evaluation of the ordered multicore runtime
+by Prasaad, Ramalingam and Rajan. Lines and bars are medians of the rounds; bands and whiskers show the
+range. Pictures of groups that the report lacks are left out.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _SIDES: dict[Any, tuple[str, str, str]] = {
 }
 """Name, colour and marker of each side in all pictures."""
 
-Told = Sequence[Result]
+Trials = Sequence[Result]
 Value = Callable[[Result], list[float]]
-"""What is drawn of a trial, one for each round."""
+"""A function from a trial to the values to draw, one for each round."""
 
 
 def pictures(report: Result) -> Pictures:
-    """All groups that the report has."""
-    groups: dict[str, dict[str, Callable[[Told], Picture]]] = {
+    """The pictures of all groups that the report has."""
+    groups: dict[str, dict[str, Callable[[Trials], Picture]]] = {
         "queries": {
             "8-throughput": _throughput,
             "8-latency": _latency,
@@ -67,54 +67,56 @@ def pictures(report: Result) -> Pictures:
             )
         },
     }
-    told = report["results"]
+    results = report["results"]
     return {
-        f"ordered-{name}": partial(picture, told[group])
+        f"ordered-{name}": partial(picture, results[group])
         for group, made in groups.items()
         for name, picture in made.items()
-        if told.get(group)
+        if results.get(group)
     }
 
 
-def _thousands(one: Result) -> list[float]:
-    return [rate / 1000 for rate in one["records_per_s"]]
+def _thousands(trial: Result) -> list[float]:
+    return [rate / 1000 for rate in trial["records_per_s"]]
 
 
-def _latency_ms(one: Result) -> list[float]:
-    return list(one["latency_ms"])
+def _latency_ms(trial: Result) -> list[float]:
+    return list(trial["latency_ms"])
 
 
 def _speedup(alone: Result) -> Value:
-    """Throughput over the median with one worker."""
+    """Throughput divided by the median throughput of `alone`, a trial with one worker."""
     base = statistics.median(alone["records_per_s"])
-    return lambda one: [rate / base for rate in one["records_per_s"]]
+    return lambda trial: [rate / base for rate in trial["records_per_s"]]
 
 
-def _worker_us(one: Result) -> list[float]:
-    """Worker time that goes by for each record at the entrance, waiting for others included."""
-    return [1e6 * one["workers"] / rate for rate in one["records_per_s"]]
+def _worker_us(trial: Result) -> list[float]:
+    """Microseconds of worker time per input record, including the time that workers wait."""
+    return [1e6 * trial["workers"] / rate for rate in trial["records_per_s"]]
 
 
-def _curve(told: Told, side: Any, over: str, value: Value, name: str = "", **how: Any) -> Line:
-    """A side's line over a fact."""
-    called, colour, marker = _SIDES[side]
-    points = {one[over]: value(one) for one in sorted(told, key=lambda one: float(one[over]))}
-    return medians(points, name or called, colour, marker=marker, **how)
+def _curve(trials: Trials, side: Any, over: str, value: Value, name: str = "", **how: Any) -> Line:
+    """A side's line over the fact `over`."""
+    title, colour, marker = _SIDES[side]
+    points = {
+        trial[over]: value(trial) for trial in sorted(trials, key=lambda trial: float(trial[over]))
+    }
+    return medians(points, name or title, colour, marker=marker, **how)
 
 
-def _over_workers(told: Told, marks: Sequence[Drawable], **more: Any) -> Panel:
-    """A panel over numbers of workers: what is linear in them looks so."""
-    numbers = sorted({one["workers"] for one in told})
+def _over_workers(trials: Trials, marks: Sequence[Drawable], **more: Any) -> Panel:
+    """A panel over numbers of workers, on a linear axis from 0."""
+    numbers = sorted({trial["workers"] for trial in trials})
     return Panel(marks, x="workers", ticks=numbers, x_from=0, x_to=numbers[-1] + 0.5, **more)
 
 
-def _bars(told: Told, fact: str, sides: Sequence[Any], value: Value, **more: Any) -> Panel:
-    """For each query a bar for each side."""
-    queries = [query for (query,) in by(told, "query")]
+def _bars(trials: Trials, fact: str, sides: Sequence[Any], value: Value, **more: Any) -> Panel:
+    """A bar for each query and side."""
+    queries = [query for (query,) in by(trials, "query")]
     groups = {
         _SIDES[side][0]: (
             _SIDES[side][1],
-            [value(best(having(told, query=query, **{fact: side}))) for query in queries],
+            [value(best(having(trials, query=query, **{fact: side}))) for query in queries],
         )
         for side in sides
     }
@@ -124,9 +126,11 @@ def _bars(told: Told, fact: str, sides: Sequence[Any], value: Value, **more: Any
 # -- the five queries
 
 
-def _schedules(title: str, told: Told, value: Value, **more: Any) -> Picture:
+def _schedules(title: str, trials: Trials, value: Value, **more: Any) -> Picture:
     panels = []
-    for (query,), some in by(having(told, queue="hybrid", reorder="nonblocking"), "query").items():
+    for (query,), some in by(
+        having(trials, queue="hybrid", reorder="nonblocking"), "query"
+    ).items():
         marks = [
             _curve(having(some, schedule=schedule), schedule, "workers", value)
             for schedule in SCHEDULES
@@ -135,19 +139,19 @@ def _schedules(title: str, told: Told, value: Value, **more: Any) -> Picture:
     return Picture(title, panels, columns=min(3, len(panels)), share_x=False)
 
 
-def _throughput(told: Told) -> Picture:
+def _throughput(trials: Trials) -> Picture:
     title = "Throughput by schedule, over workers"
-    return _schedules(title, told, _thousands, y="thousand records/s", y_from=0)
+    return _schedules(title, trials, _thousands, y="thousand records/s", y_from=0)
 
 
-def _latency(told: Told) -> Picture:
+def _latency(trials: Trials) -> Picture:
     title = "Latency by schedule, over workers"
-    return _schedules(title, told, _latency_ms, y="ms, first operator to exit", log="y")
+    return _schedules(title, trials, _latency_ms, y="ms, first operator to exit", log="y")
 
 
-def _queues(told: Told) -> Picture:
-    """Hybrid against partitioned: throughput at its peak, and the latency there."""
-    some = having(told, schedule="ct", reorder="nonblocking")
+def _queues(trials: Trials) -> Picture:
+    """Peak throughput with hybrid and partitioned queues, and the latency there."""
+    some = having(trials, schedule="ct", reorder="nonblocking")
     panels = [
         _bars(some, "queue", QUEUES, _thousands, y="thousand records/s"),
         _bars(some, "queue", QUEUES, _latency_ms, y="latency, ms", log="y"),
@@ -155,54 +159,57 @@ def _queues(told: Told) -> Picture:
     return Picture("Queues of keyed operators: the queries at their peak", panels, columns=2)
 
 
-def _reorderings(told: Told) -> Picture:
-    """Non-blocking against lock-based, and against no order at all: throughput at its peak."""
-    some, sides = having(told, schedule="ct", queue="hybrid"), ("nonblocking", "lock", "none")
+def _reorderings(trials: Trials) -> Picture:
+    """Peak throughput with non-blocking reordering, with lock-based reordering, and without order."""
+    some, sides = having(trials, schedule="ct", queue="hybrid"), ("nonblocking", "lock", "none")
     panel = _bars(some, "reorder", sides, _thousands, y="thousand records/s")
     return Picture("Reorderings: the queries at their peak", [panel])
 
 
-def _hosts(told: Told) -> Picture:
-    """The real queries in one host, by schedule."""
+def _hosts(trials: Trials) -> Picture:
+    """Throughput of the real queries on one host, by schedule."""
     panels = [
         _bars(
-            *(having(told, workers=number), "schedule", SCHEDULES, _thousands),
+            *(having(trials, workers=number), "schedule", SCHEDULES, _thousands),
             y="thousand rows/s",
             title=f"{number} workers",
         )
-        for number in sorted({one["workers"] for one in told})
+        for number in sorted({trial["workers"] for trial in trials})
     ]
-    return Picture("The queries in one host, by schedule", panels, columns=len(panels))
+    return Picture("The queries on one host, by schedule", panels, columns=len(panels))
 
 
-def _cores(told: Told) -> Picture:
-    """The real queries in one host with one worker and with two, nothing slept."""
-    panel = _bars(told, "workers", (1, 2), _thousands, y="thousand rows/s")
-    return Picture("The queries in one host, on one core and on two", [panel])
+def _cores(trials: Trials) -> Picture:
+    """Throughput of the real queries on one host with one worker and with two, without sleeps."""
+    panel = _bars(trials, "workers", (1, 2), _thousands, y="thousand rows/s")
+    return Picture("The queries on one host, on one core and on two", [panel])
 
 
 # -- single operators
 
 
-def _skew(told: Told) -> Picture:
+def _skew(trials: Trials) -> Picture:
     """Speedup over workers without and with skew, and over skew with the most workers."""
-    most = max(one["workers"] for one in told)
-    (alone, *_) = having(told, workers=1, queue="hybrid")
+    most = max(trial["workers"] for trial in trials)
+    (alone, *_) = having(trials, workers=1, queue="hybrid")
     value = _speedup(alone)
-    ends = sorted({one["sigma"] for one in having(told, workers=1)}, reverse=True)
-    sigmas = sorted({one["sigma"] for one in told})
+    ends = sorted({trial["sigma"] for trial in having(trials, workers=1)}, reverse=True)
+    sigmas = sorted({trial["sigma"] for trial in trials})
     over_workers, over_sigma = list[Drawable](), list[Drawable]()
     for queue in QUEUES:
         for sigma, dashes in zip(ends, ("-", (0, (4, 2))), strict=False):
-            some, name = having(told, queue=queue, sigma=sigma), f"{_SIDES[queue][0]}, σ {sigma:g}"
+            some, name = (
+                having(trials, queue=queue, sigma=sigma),
+                f"{_SIDES[queue][0]}, σ {sigma:g}",
+            )
             over_workers.append(_curve(some, queue, "workers", value, name, ls=dashes))
-        at_most = _curve(having(told, queue=queue, workers=most), queue, "sigma", value)
+        at_most = _curve(having(trials, queue=queue, workers=most), queue, "sigma", value)
         over_sigma.append(replace(at_most, name=""))
     panels = [
-        _over_workers(told, over_workers, y="speedup", title="over workers", y_from=0),
+        _over_workers(trials, over_workers, y="speedup", title="over workers", y_from=0),
         Panel(
             over_sigma,
-            x="σ: the smaller, the more skew",
+            x="σ (smaller: more skew)",
             title=f"over σ, {most} workers",
             log="x",
             ticks=sigmas,
@@ -213,26 +220,26 @@ def _skew(told: Told) -> Picture:
     return Picture(title, panels, columns=2, share_x=False, share_y=True)
 
 
-def _latency_by_cost(told: Told) -> Picture:
-    """Hybrid against partitioned."""
-    costs = sorted({one["cost_us"] for one in told})
-    marks = [_curve(having(told, queue=queue), queue, "cost_us", _latency_ms) for queue in QUEUES]
+def _latency_by_cost(trials: Trials) -> Picture:
+    """Latency over the cost of a record, with hybrid and partitioned queues."""
+    costs = sorted({trial["cost_us"] for trial in trials})
+    marks = [_curve(having(trials, queue=queue), queue, "cost_us", _latency_ms) for queue in QUEUES]
     itself = Line(costs, [us / 1e3 for us in costs], "the cost itself", GREY, how={"ls": ":"})
-    panel = Panel([*marks, itself], x="cost of a record, µs", y="mean latency, ms", log="xy")
-    return Picture(f"Latency over cost of a record, {told[0]['workers']} workers", [panel])
+    panel = Panel([*marks, itself], x="cost per record, µs", y="mean latency, ms", log="xy")
+    return Picture(f"Latency over cost per record, {trials[0]['workers']} workers", [panel])
 
 
-def _two_orders(title: str, told: Told) -> Picture:
-    """Non-blocking against lock-based."""
-    (alone,) = having(told, workers=1, reorder="nonblocking")
+def _two_orders(title: str, trials: Trials) -> Picture:
+    """Speedup and worker time with non-blocking and lock-based reordering."""
+    (alone,) = having(trials, workers=1, reorder="nonblocking")
     values = {
         "speedup over one worker": _speedup(alone),
-        "worker time for a record, µs": _worker_us,
+        "worker time per record, µs": _worker_us,
     }
     panels = [
         _over_workers(
-            told,
-            [_curve(having(told, reorder=kind), kind, "workers", value) for kind in REORDERS],
+            trials,
+            [_curve(having(trials, reorder=kind), kind, "workers", value) for kind in REORDERS],
             y=label,
             y_from=0,
         )

@@ -1,8 +1,8 @@
-"""The five queries of TPCx-BB as a host runs them that has all their steps: their real operators.
+"""The five queries of TPCx-BB with their real operators, all steps on one host.
 
-Epoch after epoch goes through `host.chain.StepChain`, the part of a host that couriers talk to; sockets
-are left out. Since the machine may have fewer cores than the host has workers, every record costs
-some time asleep on top of what its operators do; without that, real cores are measured.
+Epochs go through `host.chain.StepChain`, the part of a host that couriers talk to, without sockets.
+The machine may have fewer cores than the host has workers, so every record also sleeps for a set time.
+Without the sleep, the run measures real cores.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from penstock_bench.workloads.tpcx_bb.store_sales import store_sales
 
 QUERIES = tuple(catalog.TITLES)
 DAYS = 8
-"""Days of the stream that goes through a query, whatever its size."""
+"""Days of event time that a query's input covers, whatever its size."""
 
 
 @dataclass(frozen=True)
 class HostLoad:
-    """What goes through a query, in how many pieces, and what it costs."""
+    """Input of a query: its chunks, parts, and the added cost of a record."""
 
     chunks: int
-    """Chunks of the two epochs that are measured; one of a quarter of them goes before."""
+    """Chunks in the two measured epochs together. A warm-up epoch with a quarter as many comes first."""
     chunk_rows: int
     parts: int
-    """As many as slots: a processor is called for each slot by itself."""
+    """Parts of a keyed step, and slots: a processor is called for each slot separately."""
     us: float = 0.0
-    """Asleep, for each record at each step but global ones; 0: only what the operators do."""
+    """Microseconds of sleep per record at each step but global ones; 0 leaves the operators' own cost."""
 
 
 class Costly:
-    """An operator that takes longer: all else is as with the one inside."""
+    """An operator that wraps another and adds a cost to each record."""
 
     def __init__(self, inner: Operator, cost: Asleep) -> None:
         self._inner, self._cost = inner, cost
@@ -69,7 +69,7 @@ class Costly:
 
 
 class QueryInProcess:
-    """A query in a host with so many workers."""
+    """A query on one host with a number of workers, in this process."""
 
     def __init__(self, query: int, workers: int, schedule: Any, load: HostLoad) -> None:
         self._cost = Asleep(load.us) if load.us else None
@@ -89,7 +89,7 @@ class QueryInProcess:
         self._chain = StepChain(flow, self._machines, self._settings)
 
     def run(self, epoch: int, rows: pa.Table) -> list[pa.RecordBatch]:
-        """Take an epoch through all steps, and seal it; its times decide what the next one closes."""
+        """Run an epoch through all steps and seal it; advance the watermarks for the next epoch."""
         first, *others = (
             (step.id, EpochTime(epoch, epoch, self._watermarks[step.id])) for step in self._steps
         )
@@ -140,13 +140,13 @@ class QueryInProcess:
 
 
 def epochs(stream: Stream, load: HostLoad) -> list[pa.Table]:
-    """A short epoch and two longer ones, in order of time; together they are some days."""
+    """A short epoch and two longer ones, in order of event time, over `DAYS` days together."""
     half = load.chunks * load.chunk_rows // 2
     lengths = [half // 2, half, half]
     generate: Callable[[TpcxBbConfig, int, int], pa.Table] = (
         store_sales if stream == "store_sales" else clicks
     )
-    # A ticket has several lines, a session several clicks: so many of them are more than enough.
+    # A ticket has several lines, a session several clicks: a sample shows how many of them are enough.
     sample = generate(TpcxBbConfig(tickets=1_000, sessions=1_000), 0, 1_000)
     many = int(1.2 * sum(lengths) * 1_000 / len(sample)) + 100
     daily = many // DAYS + 1
@@ -163,7 +163,7 @@ def epochs(stream: Stream, load: HostLoad) -> list[pa.Table]:
 def run_one(
     query: int, workers: int, schedule: str, load: HostLoad, data: Sequence[pa.Table]
 ) -> float:
-    """Rows per second. The first epoch does not count: kernels are compiled, and costs learnt."""
+    """Rows per second. The first epoch does not count: it compiles kernels and learns costs."""
     host = QueryInProcess(query, workers, schedule, load)
     try:
         host.run(0, data[0])
@@ -182,8 +182,8 @@ def measure(
     rounds: int,
     show: Show,
 ) -> list[Result]:
-    """Every query with each of these (workers, schedule), in turn; every other round backwards."""
-    told: list[Result] = []
+    """Run every query with each (workers, schedule) of `sides`, in turn; every other round backwards."""
+    results: list[Result] = []
     for query in QUERIES:
         data = epochs(catalog.find(query).stream, load)
         rates: dict[tuple[int, str], list[float]] = {side: [] for side in sides}
@@ -191,8 +191,8 @@ def measure(
             for workers, schedule in sides if number % 2 == 0 else reversed(sides):
                 rate = run_one(query, workers, schedule, load, data)
                 rates[workers, schedule].append(rate)
-        for (workers, schedule), found in rates.items():
-            one = {"query": query, "workers": workers, "schedule": schedule}
-            told.append({**one, "records_per_s": found})
-            show(line(group, told[-1]))
-    return told
+        for (workers, schedule), per_round in rates.items():
+            facts = {"query": query, "workers": workers, "schedule": schedule}
+            results.append({**facts, "records_per_s": per_round})
+            show(line(group, results[-1]))
+    return results

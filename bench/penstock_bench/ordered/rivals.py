@@ -1,8 +1,8 @@
 """Worklists of keyed operators and reorder buffers, by name: the runtime's own and their rivals.
 
-PartitionedQueue    a worker has one part to itself, for as long as its turn lasts
-SharedQueue         the next piece, with the lock of its part: workers wait for each other
-LockBased           one lock around everything: figure 2 of the paper on the ordered runtime
+PartitionedQueue    a worker owns one part for as long as its turn lasts
+SharedQueue         a worker takes the next piece with the lock of its part, so workers wait for each other
+LockBased           one lock around the whole buffer: figure 2 of the paper on the ordered runtime
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from penstock.runtime.worklists import Bound, HybridQueue, Operate, SharedWorkli
 class PartitionedQueue:
     """A queue for each part; a worker takes the next part that is free and has work.
 
-    It keeps the part for its turn, so the pieces of other parts may wait long for their turn, and
-    outputs of what was worked on wait for theirs.
+    A worker keeps its part for its whole turn. So pieces of other parts may wait long, and finished
+    outputs wait for the outputs of those pieces.
     """
 
     def __init__(self, parts: int, atomics: Atomics = ATOMICS) -> None:
@@ -34,7 +34,7 @@ class PartitionedQueue:
         self._queues[part].put((serial, piece))
 
     def consume(self, operate: Operate, budget: float, bound: Bound) -> tuple[int, float]:
-        """Work on the pieces of one part, and of the next ones while there is time."""
+        """Work on the pieces of one part, then of further parts while the budget lasts."""
         pieces, records = 0, 0.0
         while records < budget or not pieces:
             part = self._next_part(bound())
@@ -55,7 +55,7 @@ class PartitionedQueue:
         queue = self._queues[part]
         pieces, records = 0, 0.0
         while records < budget or not pieces:
-            # Nobody else takes from this part, so what is seen is what is taken.
+            # No other worker takes from this part, so `take` returns the piece that `peek` showed.
             head = queue.peek()
             if head is EMPTY or head[0] >= bound():
                 break
@@ -64,7 +64,7 @@ class PartitionedQueue:
         return pieces, records
 
     def ready(self, bound: Bound) -> bool:
-        """Whether there is a part that is free and has work."""
+        """Whether a part is free and has work."""
         return self._next_part(bound()) is not None
 
     def _next_part(self, limit: int) -> int | None:
@@ -82,10 +82,10 @@ class PartitionedQueue:
 
 
 class SharedQueue(SharedWorklist):
-    """One queue, and a lock for each part; the next piece is taken together with its part's lock.
+    """One queue, and a lock for each part; a worker takes the next piece together with its part's lock.
 
-    Were the piece taken first, two workers could get the lock in the wrong order. So who waits for
-    a part keeps all others from taking: that is the price of this way.
+    If the piece were taken first, two workers could get the lock in the wrong order. So a worker that
+    waits for a part keeps all others from taking pieces, which is the weakness of this queue.
     """
 
     def __init__(self, parts: int, atomics: Atomics = ATOMICS) -> None:
@@ -98,7 +98,7 @@ class SharedQueue(SharedWorklist):
         self._queue.put((serial, part, piece))
 
     def consume(self, operate: Operate, budget: float, bound: Bound) -> tuple[int, float]:
-        """Work on the next pieces, each when its part is free."""
+        """Work on the next pieces, each as soon as its part is free."""
         pieces, records = 0, 0.0
         while records < budget or not pieces:
             with self._taking:
@@ -125,7 +125,7 @@ class LockBased:
         self._waiting: dict[int, Any] = {}
 
     def send(self, serial: int, output: Any, downstream: Downstream) -> bool:
-        """Hand in one output, and send what is ready. There is always a place."""
+        """Add one output and send all that are in order. The buffer is never full."""
         with self._lock:
             if serial != self.next.load():
                 self._waiting[serial] = output
@@ -148,4 +148,4 @@ REORDERINGS: dict[str, Callable[[int, Atomics], Reorder]] = {
     "lock": LockBased,
     "none": lambda size, atomics: Unordered(atomics),
 }
-"""Each is made for a number of outputs that may wait."""
+"""Reorder buffers by name. The first argument is the number of outputs that may wait."""

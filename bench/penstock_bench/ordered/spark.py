@@ -1,6 +1,6 @@
-"""What `flow.ordered()` costs a whole flow on Spark: two hosts, durability on, the `noop` sink.
+"""The overhead of `flow.ordered()` in a whole flow on Spark: two hosts, durability on, the `noop` sink.
 
-The sides take turns, each as a query of its own over the same rows; what counts is the time from one
+The sides take turns, each as a query of its own over the same rows. The measure is the time from one
 trigger to the next, as in `penstock bench pipeline`.
 """
 
@@ -29,17 +29,17 @@ def measure(rounds: int, warm: int, measured: int, show: Show) -> list[Result]:
         (step, ordered): [] for step in _STEPS for ordered in (True, False)
     }
     with sides.bench_session() as spark:
-        # A JVM gets faster for minutes: the first round is for it, and does not count.
+        # A JVM gets faster for minutes: the first round warms it up and does not count.
         for number in range(rounds + 1):
             for step, ordered in rates:
-                found = _cycles_ms(sides.spread(spark, ROWS, KEYS), step, ordered, warm, measured)
+                cycles = _cycles_ms(sides.spread(spark, ROWS, KEYS), step, ordered, warm, measured)
                 if number:
-                    rates[step, ordered].append(ROWS / Sample.of(found).median * 1000)
-    told: list[Result] = []
-    for (step, ordered), found in rates.items():
-        told.append({"step": step, "ordered": ordered, "records_per_s": found})
-        show(line("spark", told[-1]))
-    return told
+                    rates[step, ordered].append(ROWS / Sample.of(cycles).median * 1000)
+    results: list[Result] = []
+    for (step, ordered), per_round in rates.items():
+        results.append({"step": step, "ordered": ordered, "records_per_s": per_round})
+        show(line("spark", results[-1]))
+    return results
 
 
 def _cycles_ms(rows: DataFrame, step: str, ordered: bool, warm: int, measured: int) -> list[float]:

@@ -1,7 +1,7 @@
-"""What `penstock bench ordered` runs: every comparison as a list of trials.
+"""The trials of `penstock bench ordered`: every comparison as a list of trials.
 
-The five queries have the operators of the paper's table 1, with costs and selectivities that such
-queries have; the numbers of the other groups are those of its evaluation.
+The five queries have the operators of the paper's table 1, with typical costs and selectivities. The
+numbers of the other groups are those of its evaluation.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ SCHEDULES = ("qst", "lp", "et", "ct")
 QUEUES = ("hybrid", "partitioned")
 REORDERS = ("nonblocking", "lock")
 QUERY_BACKLOG = 4
-"""ET leaves a light operator alone until its worklist takes as long as what waits at the entrance:
-were that much, nothing would leave before the end of a trial."""
+"""Items per worker that wait at the entrance of a query. ET leaves a light operator alone until its
+worklist takes as long as the items at the entrance: with many, nothing would leave before a trial ends."""
 HOT = 0.1
-"""The sigma with the most skew: nearly all keys fall into a few parts."""
+"""The sigma with the most skew: nearly all keys are in a few parts."""
 RECORDS = 200
-"""Records of a chunk of a query. With 50, sixteen workers keep the interpreter busy all of the time
-(measured: a whole core), and what is compared is Python, not schedules; with 200 it is half of a core."""
+"""Records per chunk of a query. With 50, sixteen workers keep the interpreter busy all the time (measured:
+a whole core), and the trials would compare Python, not schedules. With 200 it is half a core."""
 
 QUERIES = {
     1: TrialChain(
@@ -64,7 +64,7 @@ QUERIES = {
         records=RECORDS,
     ),
     15: TrialChain(
-        # Ten categories: no more than ten parts.
+        # Ten categories, so at most ten parts.
         (
             Op("stateless", 15, 0.5),
             Op("stateless", 20),
@@ -74,8 +74,8 @@ QUERIES = {
     ),
 }
 LIGHT = TrialChain((Op("stateless", 20),), records=100, delivery_us=1)
-"""What a lock costs here is that others wait while one worker delivers: how much depends on how long
-that takes. So the same is also run with a delivery that takes no time."""
+"""A light stateless operator. With a lock, other workers wait while one delivers, so the lock's cost depends
+on the time of a delivery. The same chain therefore also runs with a delivery that takes no time."""
 MANY = TrialChain((Op("stateless", 100, 50, outputs=50), Op("keyed", 100)), records=10)
 _MULTIPLICATION_US = 5
 REAL = TrialChain(
@@ -88,13 +88,13 @@ HOST_LOAD = HostLoad(chunks=16, chunk_rows=8_192, parts=16, us=20)
 
 
 def keyed(us: float, sigma: float | None = None) -> TrialChain:
-    """One keyed operator."""
+    """A chain of one keyed operator that takes `us` microseconds per record."""
     return TrialChain((Op("keyed", us),), sigma=sigma)
 
 
 @dataclass(frozen=True)
 class OrderedScale:
-    """How much of it to run."""
+    """Size of the benchmark."""
 
     rounds: int = 3
     seconds: float = 1.0
@@ -106,9 +106,9 @@ class OrderedScale:
     costs_us: tuple[float, ...] = (10, 100, 1_000, 10_000)
     real_seconds: float = 2.0
     flow_epochs: int = 20
-    """Epochs in each round, for each step."""
+    """Epochs per round and step."""
     triggers: tuple[int, int] = (10, 25)
-    """Triggers on Spark to get warm, and to measure, for each side in each round."""
+    """Spark triggers of warm-up and triggers that are measured, per round and side."""
     host_workers: tuple[int, ...] = (4, 8)
     host_load: HostLoad = HOST_LOAD
 
@@ -136,7 +136,7 @@ QUICK = OrderedScale(
 
 
 def trials(scale: OrderedScale) -> list[Trial]:
-    """All of them; what is compared stands side by side."""
+    """All trials; those that are compared follow each other."""
     return [
         *_queries(scale),
         *_skews(scale),
@@ -149,12 +149,12 @@ def trials(scale: OrderedScale) -> list[Trial]:
 
 
 def host_sides(scale: OrderedScale) -> list[tuple[int, str]]:
-    """(workers, schedule) of the hosts that run the real queries."""
+    """Pairs (workers, schedule) of the hosts that run the real queries."""
     return [(workers, schedule) for workers in scale.host_workers for schedule in SCHEDULES]
 
 
 def _queries(scale: OrderedScale) -> Iterator[Trial]:
-    """Every schedule, and beside the best one every other queue and reordering."""
+    """Every schedule, and for CT every other queue and reordering."""
     sides: list[dict[str, Any]] = [
         *({"schedule": schedule} for schedule in SCHEDULES),
         {"queue": "partitioned"},

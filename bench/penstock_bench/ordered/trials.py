@@ -1,4 +1,4 @@
-"""One side of a comparison: a chain on the runtime for a second or two, and what its items showed."""
+"""Trials: one side of a comparison is a chain that runs for a second or two, with its measurements."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from penstock_bench.ordered.rivals import QUEUES, REORDERINGS
 from penstock_bench.report import Result, Sample, Show
 
 LOW, HIGH = 0.2, 0.8
-"""Between these shares of the items that left, latencies count."""
+"""Shares of the items, in order of exit, between which latencies count."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What a trial showed."""
+    """Throughput and latency of one run of a trial."""
 
     items_per_s: float
     latency_ms: float
-    """The mean."""
+    """Mean latency in milliseconds."""
     p99_ms: float
 
 
 class Markers:
-    """Notes of the times of items, by their numbers; any thread may write one.
+    """Begin and exit times of items, by number. Any thread may write them.
 
     >>> times = iter([1.0, 3.0])
     >>> markers = Markers(lambda: next(times))
@@ -44,34 +44,34 @@ class Markers:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        # Each number is set by one thread at a time, and setting an item of a dict is atomic.
+        # One thread at a time sets a number, and setting an item of a dict is atomic.
         self._begun: dict[int, float] = {}
         self._left: dict[int, float] = {}
 
     @property
     def begun(self) -> int:
-        """How many items were begun."""
+        """Number of items that have begun."""
         return len(self._begun)
 
     def begin(self, number: int) -> None:
-        """The first operator begins with this item."""
+        """Note that the first operator begins with this item."""
         self._begun[number] = self._clock()
 
     def leave(self, number: int) -> None:
-        """An output of this item leaves; the last one counts."""
+        """Note that an output of this item leaves; the last one counts."""
         self._left[number] = self._clock()
 
     def latencies_s(self) -> dict[int, float]:
-        """Seconds from begin to end, by number, of what has left."""
+        """Seconds from begin to exit, by number, of items that have left."""
         return {number: at - self._begun[number] for number, at in self._left.items()}
 
     def shown(self) -> Shown:
-        """What the items show, once all have left."""
+        """Throughput and latency, once all items have left."""
         return shown(self._begun, self._left)
 
 
 def shown(begun: Mapping[int, float], left: Mapping[int, float]) -> Shown:
-    """Throughput of all items, and latency from the 20th to the 80th percentile of those that left.
+    """Throughput of all items, and latency of those between the 20th and 80th percentile of exits.
 
     >>> shown({n: n - 0.5 for n in range(100)}, {n: n + 0.5 for n in range(100)})
     Shown(items_per_s=1.0, latency_ms=1000.0, p99_ms=1000.0)
@@ -87,36 +87,37 @@ def shown(begun: Mapping[int, float], left: Mapping[int, float]) -> Shown:
 
 
 PARTS = 100
-"""Parts of a keyed operator; with a partitioned queue there are as many as workers."""
+"""Parts of a keyed operator; with a partitioned queue, each worker has one part."""
 LEAST = 20
-"""Items of a trial."""
+"""Fewest items of a trial."""
 OVERHEAD_S = 25e-6
-"""About what an item costs the interpreter at each operator, which only one thread can use at a time."""
+"""Approximate seconds that the interpreter needs per item and operator; one thread at a time can use it."""
 THRESHOLD = 8
-"""Chunks for each worker that the queues of a chain may hold under QST."""
+"""Chunks per worker that the queues of a chain may hold under QST."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What to run. Trials of a group are compared with one another and take turns."""
+    """One side of a comparison. Trials of a group are compared with one another and take turns."""
 
     group: str
     facts: tuple[tuple[str, Any], ...]
-    """What tells it from the others of its group, for the report."""
+    """Names and values that distinguish this trial from others of its group, for the report."""
     chain: TrialChain
     workers: int
     schedule: str = "ct"
     queue: str = "hybrid"
     reorder: str = "nonblocking"
-    """Queue and reordering, as `rivals` names them."""
+    """Queue and reordering, by their names in `rivals`."""
     seconds: float = 1.0
-    """Seconds that it should take, were all workers busy all the time; it may take longer."""
+    """Seconds that the trial takes if all workers are busy all the time; it may take longer."""
     backlog: int = 64
-    """Items for each worker that wait at the entrance: as if the source were always ahead."""
+    """Items per worker that wait at the entrance, as if the source were always ahead."""
 
     @property
     def parts(self) -> int:
-        """
+        """Parts of a keyed operator.
+
         >>> Trial("skew", (), TrialChain(()), workers=4, queue="partitioned").parts
         4
         """
@@ -124,7 +125,8 @@ class Trial:
 
     @property
     def items(self) -> int:
-        """
+        """Number of input items, so that the trial takes about `seconds`.
+
         >>> from penstock_bench.ordered.chains import Op
         >>> Trial("cost", (), TrialChain((Op("keyed", 1_000),)), workers=4, seconds=2.0).items
         8000
@@ -139,12 +141,12 @@ FIGURES = ("records_per_s", "latency_ms", "p99_ms")
 def run_all(
     trials: Sequence[Trial], rounds: int, show: Show, by_group: Mapping[str, int] | None = None
 ) -> dict[str, list[Result]]:
-    """All trials, by group. Each round goes through all of a group; every other one backwards.
+    """Run all trials; return results by group. Each round runs a whole group; every other one backwards.
 
-    So whatever slows the machine down for a while meets all sides of a comparison. Groups may have
-    another number of rounds.
+    So a slow phase of the machine affects all sides of a comparison. `by_group` sets another number
+    of rounds for some groups.
     """
-    found: dict[str, list[Result]] = {}
+    results: dict[str, list[Result]] = {}
     for group in dict.fromkeys(trial.group for trial in trials):
         chosen = [trial for trial in trials if trial.group == group]
         runs: list[list[Shown]] = [[] for _ in chosen]
@@ -152,14 +154,14 @@ def run_all(
             order = range(len(chosen))
             for at in order if number % 2 == 0 else reversed(order):
                 runs[at].append(run_one(chosen[at]))
-        found[group] = [told(trial, steady) for trial, steady in zip(chosen, runs, strict=True)]
-        for one in found[group]:
-            show(line(group, one))
-    return found
+        results[group] = [summary(trial, each) for trial, each in zip(chosen, runs, strict=True)]
+        for result in results[group]:
+            show(line(group, result))
+    return results
 
 
 def run_one(trial: Trial) -> Shown:
-    """Take items through the chain until all have left: as many as should take `trial.seconds`."""
+    """Run `trial.items` items through the chain until all have left."""
     markers = Markers()
     delivery = Asleep(trial.chain.delivery_us)
     room = threading.Event()
@@ -199,48 +201,48 @@ def run_one(trial: Trial) -> Shown:
 
 
 def schedule_of(trial: Trial) -> str | Schedule:
-    """The trial's schedule. The thresholds of QST are in records: here some chunks for each worker."""
+    """The trial's schedule. QST's threshold is in records: `THRESHOLD` chunks per worker."""
     if trial.schedule == "qst":
         capacity = THRESHOLD * trial.workers * trial.chain.records
         return partial(queue_size_throttling, capacity=capacity)
     return trial.schedule
 
 
-def told(trial: Trial, rounds: Sequence[Shown]) -> Result:
-    """A trial and its rounds, for the report. Rates are of records at the entrance."""
+def summary(trial: Trial, rounds: Sequence[Shown]) -> Result:
+    """A trial and its rounds, for the report. Rates count input records."""
     return {
         **dict(trial.facts),
         "workers": trial.workers,
         "schedule": trial.schedule,
         "queue": trial.queue,
         "reorder": trial.reorder,
-        "records_per_s": [one.items_per_s * trial.chain.records for one in rounds],
-        "latency_ms": [one.latency_ms for one in rounds],
-        "p99_ms": [one.p99_ms for one in rounds],
+        "records_per_s": [shown.items_per_s * trial.chain.records for shown in rounds],
+        "latency_ms": [shown.latency_ms for shown in rounds],
+        "p99_ms": [shown.p99_ms for shown in rounds],
     }
 
 
-def line(group: str, one: Result) -> str:
-    """How a trial is shown: what it was, the medians of its rounds, and how far they are apart."""
-    facts = [f"{name} {one[name]}" for name in one if name not in FIGURES]
-    rates = Sample.of(one["records_per_s"])
-    told = f"{rates.median:,.0f} records/s ({rates.low:,.0f} to {rates.high:,.0f})"
-    if "latency_ms" in one:
-        told += f", {Sample.of(one['latency_ms']).median:.3g} ms"
-    return f"{group}: {', '.join(facts)}: {told}"
+def line(group: str, result: Result) -> str:
+    """A trial's result as a line of text: its facts, the medians of its rounds, and their range."""
+    facts = [f"{name} {result[name]}" for name in result if name not in FIGURES]
+    rates = Sample.of(result["records_per_s"])
+    figures = f"{rates.median:,.0f} records/s ({rates.low:,.0f} to {rates.high:,.0f})"
+    if "latency_ms" in result:
+        figures += f", {Sample.of(result['latency_ms']).median:.3g} ms"
+    return f"{group}: {', '.join(facts)}: {figures}"
 
 
-def best(told: Sequence[Result]) -> Result:
+def best(results: Sequence[Result]) -> Result:
     """The trial with the highest throughput, by the median of its rounds.
 
     >>> best([{"records_per_s": [1.0, 9.0, 2.0]}, {"records_per_s": [3.0, 3.0, 3.0]}])
     {'records_per_s': [3.0, 3.0, 3.0]}
     """
-    return max(told, key=lambda one: statistics.median(one["records_per_s"]))
+    return max(results, key=lambda result: statistics.median(result["records_per_s"]))
 
 
 def over(side: Result, other: Result, figure: str = "records_per_s") -> Sample:
-    """One side over the other, round by round, which were measured one soon after the other.
+    """One side divided by the other, round by round, since a round measures both shortly after each other.
 
     >>> over({"records_per_s": [8.0, 9.0, 6.0]}, {"records_per_s": [4.0, 3.0, 3.0]}).median
     2.0

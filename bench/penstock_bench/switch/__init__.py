@@ -1,1 +1,1 @@
-"""`penstock bench switch`: policies against each other, live and simulated."""
+"""`penstock bench switch`: scaling policies compared, live and simulated."""

@@ -1,10 +1,10 @@
 """`penstock bench switch`: an SLA kept by scaling and balancing, simulated and live.
 
-Success is the share of windows, slot by slot, in which the SLA was kept, by the latency that records
-really had. In the simulator: a day at the exchange under every policy, and sweeps over parameters,
-kinds of hosts, waves, delays and splits, at full size. Live: a burst, a wave, hotspots that move and
-an opening of the exchange, on hosts with a set service rate, measured at the sink. Last, how long a
-decision takes, and which projection of latency is nearer to what came.
+Success is the share of windows, slot by slot, in which the measured latency kept the SLA. The
+simulator runs a day at the exchange under every policy, and sweeps over parameters, kinds of hosts,
+waves, delays and splits, at full size. Live runs are a burst, a wave, moving hotspots and an opening
+of the exchange, on hosts with a set service rate, measured at the sink. The benchmark also measures
+how long a decision takes, and which projection of latency is closer to the measured one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock_bench.switch.simulated import ONE_SECOND, run_all
 from penstock_bench.switch.sweeps import EXCHANGE_RATE, SWITCH
 
 ENOUGH = 0.96
-"""The success that a static number of hosts must reach to be compared with."""
+"""Success that a static number of hosts must reach to be compared with the switch."""
 
 GOALS = {
     "sim_success_switch_0.2": Goal(at_least=0.99),
@@ -37,11 +37,11 @@ GOALS = {
 }
 
 Groups = dict[str, list[Result]]
-"""Simulated runs by what they show."""
+"""Simulated runs by group."""
 
 
 def run(show: Show, quick: bool = False) -> Report:
-    """Run everything; takes about half an hour, a few minutes when quick."""
+    """Run the whole benchmark: about half an hour, or a few minutes when quick."""
     from penstock_bench.switch.live import live_runs
 
     decide_ms, decided = decided_in(show, quick)
@@ -52,7 +52,7 @@ def run(show: Show, quick: bool = False) -> Report:
 
 
 def decided_in(show: Show, quick: bool = False) -> tuple[float, list[dict[str, Any]]]:
-    """How long decisions take: the 99th percentile, and what is behind it."""
+    """Measure how long decisions take: the slowest branch's median in milliseconds, and all branches."""
     decide_ms, decided = decide_time.measure(50 if quick else 250)
     show(
         f"deciding for 10,000 slots on 1,000 hosts: {decide_ms:.1f} ms in the slowest branch (median)"
@@ -61,9 +61,9 @@ def decided_in(show: Show, quick: bool = False) -> tuple[float, list[dict[str, A
 
 
 def simulated(show: Show, quick: bool = False, only: Sequence[str] = ()) -> Groups:
-    """The simulated runs, or only those of some groups."""
+    """Run the simulated scenarios, or only those of the groups in `only`."""
     every = switch_sweeps.scenarios(switch_sweeps.QUICK if quick else switch_sweeps.FULL)
-    return run_all([one for one in every if not only or one.group in only], show)
+    return run_all([scenario for scenario in every if not only or scenario.group in only], show)
 
 
 def report(
@@ -73,7 +73,7 @@ def report(
     live: Sequence[LiveOutcome],
     quick: bool = False,
 ) -> Report:
-    """What the parts give together; any of them may be empty."""
+    """Build the report from the parts; any of them may be empty."""
     scale = switch_sweeps.QUICK if quick else switch_sweeps.FULL
     every = [*projected, *(one for outcome in live for one in outcome.projections)]
     return Report(
@@ -87,7 +87,7 @@ def report(
             "simulated": groups,
             "live": [asdict(outcome) for outcome in live],
             "hotspot_worst_by_policy": _hotspots(live),
-            "projections": switch_projection.told(every),
+            "projections": switch_projection.summary(every),
             "decided": decided[1],
         },
         ratios=ratios(groups.get("exchange", ()), decided[0], live),
@@ -97,28 +97,28 @@ def report(
 def ratios(
     exchange: Sequence[Result], decide_ms: float, live: Sequence[LiveOutcome]
 ) -> dict[str, float]:
-    """The figures that goals are held against; without those that nothing was run for."""
-    found: dict[str, float] = {}
+    """The figures that are compared with the goals, without those whose runs are missing."""
+    figures: dict[str, float] = {}
     under = (ONE_SECOND.latency_ms, ONE_SECOND.window_ms)
     judged = [one for one in exchange if (one["latency_ms"], one["window_ms"]) == under]
     for switch in (one for one in judged if one["policy"] == SWITCH):
-        found["sim_success_switch_0.2"] = switch["success"]
+        figures["sim_success_switch_0.2"] = switch["success"]
         enough = [one["hosts"] for one in _of("static", judged) if one["success"] >= ENOUGH]
         if enough:
-            found["sim_hosts_vs_best_static"] = switch["hosts"] / min(enough)
+            figures["sim_hosts_vs_best_static"] = switch["hosts"] / min(enough)
         others = _of("drs_lb", judged)
         if others:
             nearest = min(others, key=lambda one: abs(one["hosts"] - switch["hosts"]))
-            found["sim_success_minus_drs_lb"] = switch["success"] - nearest["success"]
+            figures["sim_success_minus_drs_lb"] = switch["success"] - nearest["success"]
     for name in ("burst", "sine"):
         successes = [outcome.success for outcome in live if outcome.name == name]
         if successes:
-            found[f"live_success_{name}"] = min(successes)
+            figures[f"live_success_{name}"] = min(successes)
     worst = _hotspots(live)
     if BALANCER in worst:
-        found["live_max_over_mean_load_after_hotspot"] = worst[BALANCER]
-    found["decide_ms_10k_slots_1k_hosts"] = decide_ms
-    return found
+        figures["live_max_over_mean_load_after_hotspot"] = worst[BALANCER]
+    figures["decide_ms_10k_slots_1k_hosts"] = decide_ms
+    return figures
 
 
 def _of(policy: str, runs: Sequence[Result]) -> list[Result]:
@@ -126,7 +126,7 @@ def _of(policy: str, runs: Sequence[Result]) -> list[Result]:
 
 
 def _hotspots(live: Sequence[LiveOutcome]) -> dict[str, float]:
-    """The worst ratio of the busiest host's rows to the mean, by policy, once a hotspot should be gone."""
+    """Worst ratio of the busiest host's rows to the mean, by policy, once a hotspot should be balanced."""
     worst: dict[str, float] = {}
     for outcome in live:
         if outcome.policy is not None and outcome.max_over_mean:

@@ -1,4 +1,4 @@
-"""How long examining and deciding take for 10,000 slots on 1,000 hosts, whatever is to be done."""
+"""Time to examine a step and decide, for 10,000 slots on 1,000 hosts, in each branch of the switch."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ SLOTS, HOSTS = 10_000, 1_000
 _SERVICE_RATE = 1_000.0
 _DELTA_MS = 100.0
 _WARM = 310
-"""Looks that do not count: windows and the memory of peaks, 30 s, fill, and kernels are compiled."""
+"""Looks that do not count: windows and the 30 s memory of peaks fill, and kernels are compiled."""
 _LAG = 6
-"""Time slots by which hosts that are behind are late: more than the alert."""
+"""Time slots by which late hosts are behind: enough to raise the alert."""
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A state of the step, by what arrives for its hosts as a part of their service rates."""
+    """A state of the step, described by the arrivals of its hosts relative to their service rates."""
 
     name: str
     most: float
-    """Arrivals over the service rate of most hosts."""
+    """Arrivals divided by service rate, for most hosts."""
     busy: float
-    """The same of hosts that are behind."""
+    """Arrivals divided by service rate, for hosts that are behind."""
     behind: float
-    """The share of hosts that are; one at least, if not 0."""
+    """Share of hosts that are behind; at least one host if not 0."""
 
 
 BRANCHES = (
@@ -49,35 +49,37 @@ BRANCHES = (
 
 @dataclass(frozen=True)
 class Decided:
-    """The looks at one branch."""
+    """Timings of the looks in one branch."""
 
     branch: str
     looks: int
     p50_ms: float
     p99_ms: float
-    """The 99th percentile of examining and deciding."""
+    """99th percentile of examining and deciding, in milliseconds."""
     decide_p99_ms: float
-    """The 99th percentile of deciding alone."""
+    """99th percentile of deciding alone, in milliseconds."""
     treatments: dict[str, int]
-    """What was decided in the last look that decided something, by kind."""
+    """Treatments by kind, in the last look that decided any."""
 
 
 def measure(
     looks: int = 200, slots: int = SLOTS, hosts: int = HOSTS
 ) -> tuple[float, list[dict[str, Any]]]:
-    """The median of the branch that takes longest, in milliseconds; and each branch, with its 99th
-    percentile, which on a busy machine tells more of the machine."""
-    told, medians = [], []
+    """The slowest branch's median in milliseconds, and the timings of every branch.
+
+    The median is the figure to compare: on a busy machine the 99th percentile depends on the machine.
+    """
+    branches, medians = [], []
     for branch in BRANCHES:
-        found = list(_looks(branch, looks, slots, hosts))
-        took_ms = [look.examine_ms + look.decide_ms for look in found]
+        measured = list(_looks(branch, looks, slots, hosts))
+        took_ms = [look.examine_ms + look.decide_ms for look in measured]
         p50, p99 = np.percentile(took_ms, [50, 99])
-        alone = np.percentile([look.decide_ms for look in found], 99)
-        kinds = next((look.kinds for look in reversed(found) if look.kinds), {})
+        alone = np.percentile([look.decide_ms for look in measured], 99)
+        kinds = next((look.kinds for look in reversed(measured) if look.kinds), {})
         decided = Decided(branch.name, looks, float(p50), float(p99), float(alone), kinds)
-        told.append(asdict(decided))
+        branches.append(asdict(decided))
         medians.append(float(p50))
-    return max(medians), told
+    return max(medians), branches
 
 
 @dataclass(frozen=True)
@@ -85,11 +87,11 @@ class _Look:
     examine_ms: float
     decide_ms: float
     kinds: dict[str, int]
-    """The treatments that were decided on."""
+    """Number of decided treatments, by kind."""
 
 
 def _looks(branch: Branch, looks: int, slots: int, hosts: int) -> Iterator[_Look]:
-    """The step examined and decided on, again and again, with nothing done about it."""
+    """Examine the step and decide, again and again, without applying the decisions."""
     step = StepId("step")
     names = [HostId(f"{step}/{n}") for n in range(hosts)]
     owner = np.arange(slots) * hosts // slots
@@ -115,7 +117,7 @@ def _looks(branch: Branch, looks: int, slots: int, hosts: int) -> Iterator[_Look
 
 
 def _arrivals(branch: Branch, owner: Ints, hosts: int) -> tuple[Floats, Ints]:
-    """Per slot: records that arrive in a time slot, somewhat uneven; and whether its host is late."""
+    """For each slot: records that arrive per time slot, somewhat uneven, and whether its host is late."""
     random = np.random.default_rng(1)
     weights = random.uniform(0.5, 1.5, len(owner))
     weights /= np.bincount(owner, weights, hosts)[owner]

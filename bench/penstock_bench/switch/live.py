@@ -1,8 +1,7 @@
 """Live runs of `penstock bench switch`: real Spark, real hosts, latency measured at the sink.
 
-Each run is a query of its own. Its rows are summed by key, with so many keys that hardly two rows of
-an epoch have the same one: hosts take in a record for every row. The orders of the exchange go
-through its auction.
+Each run is a query of its own that sums rows by key. There are so many keys that few rows of an epoch
+share one, so hosts get about one record per row. The orders of the exchange go through its auction.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _OPENING_S, _ONE_IN = 7_160.0, 4
 
 @dataclass(frozen=True)
 class _Source:
-    """What arrives, and the flow that takes it."""
+    """The rows that arrive, and the flow that processes them."""
 
     arrivals: ArrivalTimes
     slots_of: SlotsOf
@@ -47,14 +46,14 @@ class _Source:
 
 
 def live_runs(scenarios: Sequence[LiveScenario], show: Show) -> list[LiveOutcome]:
-    """Run these one after the other in one session."""
+    """Run the scenarios one after the other in one session."""
     show("starting Spark")
     with sides.bench_session(CORES) as spark:
         return [live_run(scenario, show, spark) for scenario in scenarios]
 
 
 def live_run(scenario: LiveScenario, show: Show, spark: SparkSession | None = None) -> LiveOutcome:
-    """Run one, in a session of `bench_session`; in one of its own, if none is given."""
+    """Run one scenario in a session made by `bench_session`, or in a new session if `spark` is None."""
     if spark is None:
         (only,) = live_runs([scenario], show)
         return only
@@ -69,9 +68,9 @@ def live_run(scenario: LiveScenario, show: Show, spark: SparkSession | None = No
             scenario.seconds + GRACE_S,
         )
         epochs, journal = query.progress, query.journal
-    told = delivered(epochs)
-    found = truth(source.arrivals, source.slots_of, SLOTS, load, told, scenario.seconds)
-    outcome = outcome_of(scenario, found, epochs, journal, load)
+    deliveries = delivered(epochs)
+    latencies = truth(source.arrivals, source.slots_of, SLOTS, load, deliveries, scenario.seconds)
+    outcome = outcome_of(scenario, latencies, epochs, journal, load)
     show(_line(outcome))
     return outcome
 
@@ -115,6 +114,6 @@ def _started(flow: ps.Flow, scenario: LiveScenario, checkpoint: str) -> ps.FlowQ
 def _line(outcome: LiveOutcome) -> str:
     balance = f", busiest over mean {max(outcome.max_over_mean)}" if outcome.max_over_mean else ""
     return (
-        f"live {outcome.name}, {outcome.policy or 'hosts stay'}: success {outcome.success:.2%}, "
+        f"live {outcome.name}, {outcome.policy or 'no scaling'}: success {outcome.success:.2%}, "
         f"{outcome.hosts:.2f} hosts, epochs of {outcome.epoch_ms:.0f} ms{balance}"
     )

@@ -1,7 +1,7 @@
 """The pictures of `penstock bench switch`.
 
-Numbers in file names are those of the figures in StreamSwitch's evaluation, or AutoFlow's, that show
-the same. A part that the report does not have leaves out its pictures.
+Numbers in file names are those of the matching figures in StreamSwitch's evaluation, or AutoFlow's.
+Pictures of parts that the report lacks are left out.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _POLICIES = {
 _PAPER = (8.40, 0.9628)
 """Hosts and success of StreamSwitch with a margin of 0.2, as published."""
 _LOWEST = 0.6
-"""Success below it is left out, so that the rest can be told apart."""
+"""Lowest success that is shown, so that higher values can be distinguished."""
 _NOTHING_MS = 1e-2
 _DOTS = {"marker": "o"}
 
@@ -48,7 +48,7 @@ Runs = list[Result]
 
 
 def pictures(report: Result) -> Pictures:
-    """All that the report tells."""
+    """All pictures of a report."""
     results = report["results"]
     groups, live, loads = results["simulated"], results["live"], results["projections"]["loads"]
     by_group: dict[str, dict[str, Callable[[Runs], Picture]]] = {
@@ -77,25 +77,25 @@ def pictures(report: Result) -> Pictures:
             )
         },
     }
-    found: Pictures = {
+    drawn: Pictures = {
         f"switch-{name}": partial(picture, runs)
         for group, runs in groups.items()
         for name, picture in by_group[group].items()
     }
     judged = having(groups.get("exchange", ()), latency_ms=1000, window_ms=1000)
     if judged:
-        found["switch-5-boxes"] = partial(_success_by_slot, judged)
+        drawn["switch-5-boxes"] = partial(_success_by_slot, judged)
     if switch := having(judged, policy=SWITCH):
-        found["switch-5-slots"] = partial(_slots_compared, judged)
-        found["switch-6-over-time"] = partial(_over_a_day, switch[0])
+        drawn["switch-5-slots"] = partial(_slots_compared, judged)
+        drawn["switch-6-over-time"] = partial(_over_a_day, switch[0])
     for run in live:
         if run["policy"] is not None and not run["max_over_mean"]:
-            found[f"switch-live-{run['name']}"] = partial(_live, run)
+            drawn[f"switch-live-{run['name']}"] = partial(_live, run)
     if uneven := [run for run in live if run["max_over_mean"]]:
-        found["switch-live-hotspots"] = partial(_live_hotspots, uneven)
+        drawn["switch-live-hotspots"] = partial(_live_hotspots, uneven)
     if loads:
-        found["switch-projections"] = partial(_projections, loads)
-    return found
+        drawn["switch-projections"] = partial(_projections, loads)
+    return drawn
 
 
 def _kind(policy: str) -> str:
@@ -108,7 +108,7 @@ def _kind(policy: str) -> str:
 
 
 def _lowest(values: Iterable[float]) -> float:
-    """Where an axis of success begins."""
+    """Start of an axis of success."""
     return min(0.95, min(values) - 0.01)
 
 
@@ -148,7 +148,7 @@ def _success_vs_hosts(runs: Runs) -> Picture:
 
 
 def _success_by_slot(runs: Runs) -> Picture:
-    """A box for each run over its slots; by hosts used."""
+    """Box plots of the success of each run's slots, ordered by hosts used."""
     some = sorted((run for run in runs if "by_slot" in run), key=lambda run: float(run["hosts"]))
     colours = [_POLICIES[_kind(run["policy"])][0] for run in some]
     panel = Panel(
@@ -164,57 +164,57 @@ def _success_by_slot(runs: Runs) -> Picture:
 
 
 def _slots_compared(runs: Runs) -> Picture:
-    """Every slot under the switch, and under the run of other kinds that has the nearest hosts."""
-    told = [run for run in runs if "by_slot" in run]
-    (switch, *_) = having(told, policy=SWITCH)
+    """Success of every slot under the switch, and under other policies with about as many hosts."""
+    by_slot = [run for run in runs if "by_slot" in run]
+    (switch, *_) = having(by_slot, policy=SWITCH)
     order = np.argsort(switch["by_slot"])
     marks = []
     for name in ("switch", "static", "drs_lb", "drs"):
-        others = [run for run in told if _kind(run["policy"]) == name]
+        others = [run for run in by_slot if _kind(run["policy"]) == name]
         if others:
-            run = min(others, key=lambda one: abs(one["hosts"] - switch["hosts"]))
+            run = min(others, key=lambda other: abs(other["hosts"] - switch["hosts"]))
             run = switch if name == "switch" else run
             colour, marker = _POLICIES[name]
             success = np.array(run["by_slot"])[order].tolist()
-            called = f"{run['policy']}: {run['hosts']:.2f} hosts, {run['success']:.2%}"
+            label = f"{run['policy']}: {run['hosts']:.2f} hosts, {run['success']:.2%}"
             how = {"marker": marker, "ls": ""}
-            marks.append(Line(range(len(success)), success, called, colour, how=how))
-    x = "slots, in the order of their success under the switch"
+            marks.append(Line(range(len(success)), success, label, colour, how=how))
+    x = "slots, ordered by their success under the switch"
     panel = Panel(marks, x=x, y="success of a slot", percent=True)
     return Picture("Success of each slot, with about as many hosts", [panel])
 
 
 def _latencies(
-    told: Result, places: Sequence[float], bound_ms: float, **how: Any
+    series: Result, places: Sequence[float], bound_ms: float, **how: Any
 ) -> list[Drawable]:
     """The 99th percentile and the mean over time, and the SLA's bound."""
     return [
-        Line(places, told["p99_ms"], "p99", ORANGE, how=how),
-        Line(places, told["mean_ms"], "mean", BLUE, how=how),
+        Line(places, series["p99_ms"], "p99", ORANGE, how=how),
+        Line(places, series["mean_ms"], "mean", BLUE, how=how),
         Bound(bound_ms),
         Text("the SLA's bound", (places[0], bound_ms)),
     ]
 
 
 def _over_a_day(run: Result) -> Picture:
-    """Arrivals, hosts and balances, latencies: one run, over the day."""
-    told = run["timeline"]
-    minutes = ((np.arange(len(told["rate"])) + 0.5) * told["every_s"] / 60).tolist()
-    balanced = (np.array(told["balanced_s"]) / 60).tolist()
-    hosts = np.interp(balanced, minutes, np.array(told["hosts"], float)).tolist()
+    """One run over the day: arrivals, hosts, balances and latencies."""
+    series = run["timeline"]
+    minutes = ((np.arange(len(series["rate"])) + 0.5) * series["every_s"] / 60).tolist()
+    balanced = (np.array(series["balanced_s"]) / 60).tolist()
+    hosts = np.interp(balanced, minutes, np.array(series["hosts"], float)).tolist()
     circles = {"marker": "o", "ls": "", "mfc": "none", "ms": 4}
     panels = [
-        Panel([Line(minutes, told["rate"], how={"lw": 1})], y="arrivals a second", log="y"),
+        Panel([Line(minutes, series["rate"], how={"lw": 1})], y="arrivals per second", log="y"),
         Panel(
             [
-                Line(minutes, told["hosts"], colour=BLUE, steps=True, how={"lw": 1.2}),
+                Line(minutes, series["hosts"], colour=BLUE, steps=True, how={"lw": 1.2}),
                 Line(balanced, hosts, "balanced", RED, how=circles),
             ],
             y="hosts",
             own_legend=True,
         ),
         Panel(
-            _latencies(told, minutes, run["latency_ms"], lw=1),
+            _latencies(series, minutes, run["latency_ms"], lw=1),
             x="minutes",
             y="latency, ms:\nthe worst second",
             log="y",
@@ -228,10 +228,10 @@ def _over_a_day(run: Result) -> Picture:
 
 
 def _along(runs: Runs, of: str) -> dict[float, Runs]:
-    """Runs by one of the two parameters, with the other one at 100 ms."""
+    """Runs by the parameter `of`, with the other one of the two at 100 ms."""
     other = "delta_ms" if of == "alert_ms" else "alert_ms"
     some = having(runs, **{other: 100.0})
-    return {place: found for (place,), found in sorted(by(some, of).items())}
+    return {value: same for (value,), same in sorted(by(some, of).items())}
 
 
 def _over_ms(marks: Sequence[Drawable], places: Iterable[float], of: str, **more: Any) -> Panel:
@@ -264,7 +264,7 @@ def _parameters(runs: Runs) -> Picture:
 
 
 def _parameters_treatments(runs: Runs) -> Picture:
-    """How many treatments of each kind, likewise."""
+    """Number of treatments of each kind, by the alert l and by the time slot delta."""
     kinds = {"scale_out": "scale out", "scale_in": "scale in", "balance": "balance"}
     panels = []
     for of, sign in _PARAMETERS.items():
@@ -275,7 +275,7 @@ def _parameters_treatments(runs: Runs) -> Picture:
                 sum(run["treatments"][kind] for run in some) / len(some) for some in lines.values()
             ]
             marks.append(Line(list(lines), each, name, colour, how=_DOTS))
-        panels.append(_over_ms(marks, lines, sign, y="treatments a run"))
+        panels.append(_over_ms(marks, lines, sign, y="treatments per run"))
     title = "Treatments in 30 minutes, by the alert l and the time slot δ"
     return Picture(title, panels, columns=2, share_x=False)
 
@@ -284,7 +284,7 @@ def _parameters_treatments(runs: Runs) -> Picture:
 
 
 def _by_kind(runs: Runs, measure: str) -> list[Drawable]:
-    """Lines over the share of hosts of the other kind, one for each speed of these."""
+    """A line for each speed of the other kind of hosts, over the share of hosts of that kind."""
     marks: list[Drawable] = []
     for ((alpha,), some), colour in zip(by(runs, "alpha").items(), SERIES, strict=False):
         places = by(some, "beta")
@@ -312,7 +312,7 @@ def _kinds(runs: Runs) -> Picture:
 
 
 def _kinds_used(runs: Runs) -> Picture:
-    """Which hosts are in use, beside those supplied (dashed), and how many treatments it takes."""
+    """Share of the other kind among hosts in use and hosts supplied (dashed), and number of treatments."""
     supplied = Line([0.2, 0.8], [0.2, 0.8], how={"lw": 1, "ls": (0, (4, 3))})
     used = [*_by_kind(runs, "other_share"), supplied]
     panels = [
@@ -323,21 +323,21 @@ def _kinds_used(runs: Runs) -> Picture:
 
 
 def _waves(runs: Runs) -> Picture:
-    """Boxes over seeds: higher and shorter waves."""
+    """Box plots over seeds, for higher and shorter waves."""
     places = {
         f"{amplitude // 1000:g} k\n{period_s:g} s": some
         for (amplitude, period_s), some in by(runs, "amplitude", "period_s").items()
     }
-    return _switching("Higher and shorter waves", places, "amplitude a second, and period")
+    return _switching("Higher and shorter waves", places, "amplitude per second, and period")
 
 
 def _delays(runs: Runs) -> Picture:
-    """Boxes over seeds: switching that takes longer, on the highest of the waves that were tried."""
+    """Box plots over seeds, for longer switching delays on the highest wave that ran."""
     highest = max(run["amplitude"] for run in runs)
     chosen = having(runs, amplitude=highest)
     places = {f"{delay_ms / 1000:g}": some for (delay_ms,), some in by(chosen, "delay_ms").items()}
-    what = f"Switching takes longer, on waves of {highest // 1000:g} k"
-    return _switching(what, places, "added delay, s")
+    title = f"Longer switching delays, on waves of {highest // 1000:g} k"
+    return _switching(title, places, "added delay, s")
 
 
 def _boxes(
@@ -357,14 +357,14 @@ def _switching(title: str, places: Mapping[str, Runs], along: str) -> Picture:
         _boxes(
             *(places, lambda run: run["switching_s"] / max(1, run["events"]), RED),
             x=along,
-            y="switching, s a treatment",
+            y="switching, s per treatment",
         ),
     ]
     return Picture(title, panels, columns=2, share_x=False)
 
 
 def _splits(runs: Runs) -> Picture:
-    """Boxes over seeds: the success of both steps, and end to end."""
+    """Box plots over seeds of the success of both steps, and end to end."""
     places = {
         "moving" if split is None else f"{2 * split:g} s, {2 - 2 * split:g} s": some
         for (split,), some in by(runs, "split").items()
@@ -386,15 +386,15 @@ def _splits(runs: Runs) -> Picture:
 
 
 def _uneven(title: str, facts: tuple[str, ...], runs: Runs) -> Picture:
-    """A column for each case: latency above, what the busiest host gets below."""
+    """A column for each case: latency above, load of the busiest host below."""
     above, below = [], []
     for case, some in by(runs, *facts).items():
         latency, busiest = list[Drawable](), list[Drawable]()
         for run in some:
             kind, means = _kind(run["policy"]), run["timeline"]["mean_ms"]
-            # Two windows of one policy: the longer one is dotted.
+            # One policy has two windows: the longer one is dotted.
             how = {"ls": ":" if run["policy"].startswith("autoflow(10s") else "-", "lw": 1.2}
-            name = "hosts and slots stay" if kind == "static" else run["policy"]
+            name = "no balancing" if kind == "static" else run["policy"]
             colour = _POLICIES[kind][0]
             latency.append(Line(range(len(means)), means, name, colour, how=how))
             loads = np.max(run["loads"], axis=0).tolist()
@@ -408,7 +408,7 @@ def _uneven(title: str, facts: tuple[str, ...], runs: Runs) -> Picture:
                 log="y",
             )
         )
-        label = "busiest host, records/s\n(dashed: what it can take)"
+        label = "busiest host, records/s\n(dashed: its capacity)"
         below.append(Panel([*busiest, Bound(1000)], x="seconds", y=label, y_from=0))
     return Picture(title, [*above, *below], columns=len(above), share_y="row")
 
@@ -427,29 +427,29 @@ def _case(fact: str, value: float) -> str:
 
 
 def _live(run: Result) -> Picture:
-    """Arrivals and hosts, and latency, by the second."""
-    told, settings = run["by_second"], run["settings"]
-    seconds = (np.arange(len(told["rate"])) + 0.5).tolist()
+    """Arrivals, hosts and latency by second."""
+    series, settings = run["by_second"], run["settings"]
+    seconds = (np.arange(len(series["rate"])) + 0.5).tolist()
     unjudged = Shade(0, settings["warm_up_s"])
-    hosts = Line(seconds, told["hosts"], colour=BLUE, steps=True)
-    latencies = _latencies(told, seconds, settings["sla"]["latency_ms"])
+    hosts = Line(seconds, series["hosts"], colour=BLUE, steps=True)
+    latencies = _latencies(series, seconds, settings["sla"]["latency_ms"])
     panels = [
-        Panel([Line(seconds, told["rate"]), unjudged], y="arrivals a second", y_from=0),
+        Panel([Line(seconds, series["rate"]), unjudged], y="arrivals per second", y_from=0),
         Panel([hosts, unjudged], y="hosts", y_from=0),
         Panel(
             [*latencies, unjudged],
-            x="seconds (grey: not judged)",
+            x="seconds (grey: warm-up, not counted)",
             y="arrival to sink, ms",
             log="y",
             own_legend=True,
         ),
     ]
-    what = f"Live: {run['name']}, {run['policy']}: success {run['success']:.2%}"
-    return Picture(f"{what} with {run['hosts']:.1f} hosts", panels)
+    title = f"Live: {run['name']}, {run['policy']}: success {run['success']:.2%}"
+    return Picture(f"{title} with {run['hosts']:.1f} hosts", panels)
 
 
 def _live_hotspots(runs: Runs) -> Picture:
-    """A dot for each place of each hotspot."""
+    """Load of the busiest host over the mean: a dot for each period of each hotspot."""
     names = list(dict.fromkeys(run["name"] for run in runs))
     marks: list[Drawable] = []
     for run in runs:
@@ -470,14 +470,14 @@ def _live_hotspots(runs: Runs) -> Picture:
 
 
 def _projections(loads: Runs) -> Picture:
-    """What was projected of steady loads, and what was measured: a panel for each engine."""
+    """Projected and measured latency of steady loads: a panel for each engine."""
     lines = {"measured": "measured_ms", "M/M/1": "mm1_ms", "epochs": "epochs_ms"}
     panels = []
     for (engine,), some in by(loads, "engine").items():
         places = [load["utilisation"] for load in some]
         marks = []
         for (name, of), colour in zip(lines.items(), (INK, *SERIES), strict=False):
-            # Without a cost of epochs their projection says next to nothing, and has no place here.
+            # Without a cost per epoch the projection of epochs is close to zero: it is left out.
             values = [load[of] if load[of] > _NOTHING_MS else None for load in some]
             marks.append(Line(places, values, name, colour, how=_DOTS))
         title = "live" if engine == "live" else f"simulated, {engine}"

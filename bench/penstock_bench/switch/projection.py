@@ -1,8 +1,8 @@
-"""Which projection predicts latency better: StreamSwitch's M/M/1, or that of back-to-back epochs.
+"""The accuracy of two latency projections: StreamSwitch's M/M/1, and that of back-to-back epochs.
 
-Steady loads, from hosts that idle to hosts that are nearly full, in both engines of the simulator;
-`switch_live` adds loads on Spark. Projections are made without a safety margin, since that is there
-to be wrong on the safe side.
+Loads are steady, from nearly idle to nearly full hosts, in both engines of the simulator; `switch.live`
+adds loads on Spark. Projections are made without a safety margin, which would make them too high on
+purpose.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UTILISATIONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 ENGINES: tuple[Engine, ...] = ("continuous", "epochs")
 _HOSTS, _SLOTS, _SERVICE_RATE, _EPOCH_COST_MS = 4, 16, 1_000.0, 250.0
 _DELTA_MS = {"continuous": 1.0, "epochs": 50.0}
-"""Where records are not held up by epochs their latency is a few milliseconds."""
+"""Time slot of each engine, in milliseconds. Without epochs, latency is only a few milliseconds."""
 _WARM_S = 10.0
 
 _BOUNDS = Bounds(SLA(1000, 1000), margin=0.0)
@@ -34,7 +34,7 @@ _BOUNDS = Bounds(SLA(1000, 1000), margin=0.0)
 
 @dataclass(frozen=True)
 class Projected:
-    """A steady load: what each projection says of it, and what was measured."""
+    """A steady load: the latency that each projection predicts, and the measured one."""
 
     engine: str
     utilisation: float
@@ -50,7 +50,7 @@ def projected(
     epoch_cost_ms: float,
     measured_ms: float,
 ) -> Projected:
-    """What is projected for a host that gets so many records a second, beside what it was.
+    """Projections for a host that gets `rate` records per second, with its measured latency.
 
     >>> projected("epochs", 500.0, 1000.0, 250.0, measured_ms=700.0)
     Projected(engine='epochs', utilisation=0.5, mm1_ms=2.0, epochs_ms=750.0, measured_ms=700.0)
@@ -83,29 +83,29 @@ def _simulated(engine: Engine, utilisation: float, seconds: float) -> Projected:
     return projected(engine, each, _SERVICE_RATE, cost_ms, measured)
 
 
-def errors(found: Iterable[Projected]) -> dict[str, dict[str, float]]:
+def errors(loads: Iterable[Projected]) -> dict[str, dict[str, float]]:
     """The mean absolute relative error of each projection, by engine.
 
     >>> errors([Projected("live", 0.5, 200.0, 110.0, 100.0), Projected("live", 0.8, 50, 80, 100)])
     {'live': {'mm1': 0.75, 'epochs': 0.15}}
     """
     by_engine: dict[str, list[Projected]] = {}
-    for one in found:
-        by_engine.setdefault(one.engine, []).append(one)
+    for load in loads:
+        by_engine.setdefault(load.engine, []).append(load)
     return {
         engine: {
-            "mm1": round(_error([one.mm1_ms for one in some], some), 4),
-            "epochs": round(_error([one.epochs_ms for one in some], some), 4),
+            "mm1": round(_error([load.mm1_ms for load in some], some), 4),
+            "epochs": round(_error([load.epochs_ms for load in some], some), 4),
         }
         for engine, some in by_engine.items()
     }
 
 
-def _error(said_ms: list[float], found: list[Projected]) -> float:
-    measured = np.array([one.measured_ms for one in found])
-    return float(np.mean(np.abs(np.array(said_ms) - measured) / measured))
+def _error(projected_ms: list[float], loads: list[Projected]) -> float:
+    measured = np.array([load.measured_ms for load in loads])
+    return float(np.mean(np.abs(np.array(projected_ms) - measured) / measured))
 
 
-def told(found: Sequence[Projected]) -> dict[str, Any]:
+def summary(loads: Sequence[Projected]) -> dict[str, Any]:
     """The projections and their errors, for the report."""
-    return {"loads": [asdict(one) for one in found], "errors": errors(found)}
+    return {"loads": [asdict(load) for load in loads], "errors": errors(loads)}

@@ -1,7 +1,7 @@
 """The live scenarios of `penstock bench switch`, as values.
 
-Hosts have a set service rate, so that two cores can stand for many; rates are chosen so that no more
-than a dozen are asked for. A hotspot meets hosts that would be half busy if all had the same.
+Hosts have a set service rate, so that two cores can stand for many. Rates are chosen so that a run needs
+at most a dozen hosts. With a hotspot, hosts would be half busy if the load were even.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from penstock.model import SLA
 
 ONE_SECOND = SLA(1000, 1000)
 BALANCER = "autoflow(1s, 0.1)"
-"""The policy for hotspots on hosts that stay: it evens out all that is uneven, also where nobody suffers."""
+"""The policy for hotspots on a fixed number of hosts: it evens out loads even where no latency suffers."""
 SWITCH = "switch"
 
 
@@ -22,26 +22,26 @@ class LiveScenario:
 
     name: str
     load: str
-    """A shape; "exchange": orders of the day from 40 s before the second opening, one in four."""
+    """A shape, or "exchange": a quarter of the day's orders, from 40 s before the second opening."""
     seconds: int
     policy: str | None
-    """None: hosts and slots stay as they are."""
+    """The scaling policy; None if hosts and slots stay as they are."""
     host_rate: float
-    """Records a second that a host takes."""
+    """Records per second that a host processes."""
     hosts: int = 1
-    """Hosts in the beginning."""
+    """Hosts at the start."""
     at_least: int = 1
     at_most: int = 12
     skew: str = "uniform"
     period_s: int = 0
-    """How long the hotspot stays in one place; 0: there is none."""
+    """Seconds that a hotspot, or a part of a steady load, lasts; 0 if there is none."""
     warm_up_s: int = 10
-    """Seconds of the load that are not judged."""
+    """Seconds at the start of the load that do not count."""
     sla: SLA = ONE_SECOND
 
 
 def hotspot(share: float, hosts: int, policy: str, period_s: int = 30) -> LiveScenario:
-    """A hotspot that goes from one host's slots to the next one's, once."""
+    """A hotspot that moves once, from one host's slots to the next host's."""
     return LiveScenario(
         f"hotspot {share:.0%} on {hosts}",
         f"steady({500 * hosts})",
@@ -67,7 +67,7 @@ STEADY = LiveScenario(
     hosts=2,
     period_s=20,
 )
-"""Hosts at 20, 40, 60 and 80 %, to hold projections against."""
+"""Hosts at 20, 40, 60 and 80 % load, to compare projections with."""
 
 FULL = (
     BURST,
@@ -85,4 +85,4 @@ QUICK = (
     replace(STEADY, load="steps(400 for 10s, 1200 for 10s)", seconds=20, period_s=10),
 )
 CORES = 16
-"""Task slots: a dozen hosts and the couriers."""
+"""Spark task slots: a dozen hosts and the couriers."""

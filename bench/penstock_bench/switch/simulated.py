@@ -31,7 +31,7 @@ PROCESSES = 2
 
 @dataclass(frozen=True)
 class SimulatedLoad:
-    """What arrives, for so many seconds: all parts together; without any, a day at the exchange.
+    """The arrivals of a run: the sum of all parts, or a day at the exchange if there are none.
 
     >>> calm, spike = ("steady(100)", "uniform"), ("steps(0 for 10s, 50 for 10s)", "hotspot(1, 3)")
     >>> SimulatedLoad(20.0, (calm, spike), slots=9).trace().rates(10_000).round(-1).tolist()
@@ -40,13 +40,13 @@ class SimulatedLoad:
 
     seconds: float
     parts: tuple[tuple[str, str], ...] = ()
-    """A shape over time and a skew over slots, each."""
+    """Pairs of a shape over time and a skew over slots."""
     slots: int = 64
     delta_ms: float = 100.0
     seed: int = 1
 
     def trace(self) -> Trace:
-        """The arrivals, Poisson by the seed. The last few traces are kept."""
+        """Poisson arrivals from the seed. The last two traces are cached."""
         return _trace(self)
 
 
@@ -66,7 +66,7 @@ def _trace(load: SimulatedLoad) -> Trace:
 
 @dataclass(frozen=True)
 class Scenario:
-    """One simulated run, and what is kept of it."""
+    """One simulated run, and the figures to keep of it."""
 
     group: str
     """Runs that are shown together."""
@@ -75,7 +75,7 @@ class Scenario:
     plane: Plane
     sla: SLA = ONE_SECOND
     alert_ms: float = 100.0
-    """Latency that is a sign of trouble, in milliseconds: that of StreamSwitch, as is `delta_ms`."""
+    """Milliseconds of latency that raise an alert: StreamSwitch's default, as is `delta_ms`."""
     delta_ms: float = 100.0
     hosts: int | None = None
     at_least: int = 1
@@ -83,17 +83,17 @@ class Scenario:
     warm_up_s: float = 0.0
     following: tuple[Following, ...] = ()
     shares: tuple[float, ...] | None = None
-    """Each step's share of the end-to-end bound, if steps follow the first; None: shares move."""
+    """Each step's share of the end-to-end bound, if there are several steps; None if shares may change."""
     facts: tuple[tuple[str, Any], ...] = ()
-    """What else a reader or a picture goes by."""
+    """Further names and values for the result, by which pictures group runs."""
     keep_slots: bool = False
-    """The success of each slot."""
+    """Whether to keep the success of each slot."""
     timeline_s: int = 0
-    """Latencies and hosts over time, a value for so many seconds; 0: none."""
+    """Seconds per value of the timeline of latencies and hosts; 0 keeps none."""
     keep_loads: bool = False
-    """What each host took, by the second; for steps that never scale."""
+    """Whether to keep each host's records per second; for steps that never scale."""
     keep_kinds: bool = False
-    """Which share of the hosts was of the other kind."""
+    """Whether to keep the share of hosts of the other kind."""
     seed: int = 1
 
     @property
@@ -101,8 +101,8 @@ class Scenario:
         return Bounds(self.sla, self.alert_ms, at_least=self.at_least, at_most=self.at_most)
 
     def __str__(self) -> str:
-        told = [f"{name} {value}" for name, value in self.facts]
-        return f"{self.group}: " + ", ".join([self.policy, *told, f"seed {self.seed}"])
+        facts = [f"{name} {value}" for name, value in self.facts]
+        return f"{self.group}: " + ", ".join([self.policy, *facts, f"seed {self.seed}"])
 
 
 def run_one(scenario: Scenario) -> Result:
@@ -114,15 +114,15 @@ def run_one(scenario: Scenario) -> Result:
     ('static(2)', 1.0, 2.0)
     """
     began = time.process_time()
-    told = {
+    result = {
         "policy": scenario.policy,
         "latency_ms": scenario.sla.latency_ms,
         "window_ms": scenario.sla.window_ms,
         "seed": scenario.seed,
         **dict(scenario.facts),
     }
-    told |= _flow(scenario) if scenario.following else _step(scenario)
-    return told | {"cpu_s": round(time.process_time() - began, 2)}
+    result |= _flow(scenario) if scenario.following else _step(scenario)
+    return result | {"cpu_s": round(time.process_time() - began, 2)}
 
 
 def _step(scenario: Scenario) -> Result:
@@ -137,31 +137,31 @@ def _step(scenario: Scenario) -> Result:
         seed=scenario.seed,
         warm_up_ms=scenario.warm_up_s * 1000,
     )
-    return _told(scenario, outcome)
+    return _figures(scenario, outcome)
 
 
-def _told(scenario: Scenario, outcome: Outcome) -> Result:
+def _figures(scenario: Scenario, outcome: Outcome) -> Result:
     from_s, seconds = scenario.warm_up_s, scenario.load.seconds
-    told = outcome.figures()
-    told["switching_s"] = round(switching_s(outcome.journal, from_s), 2)
-    told["events"] = sum(
+    figures = outcome.figures()
+    figures["switching_s"] = round(switching_s(outcome.journal, from_s), 2)
+    figures["events"] = sum(
         len(entry.facts["treatments"])
         for entry in outcome.journal
         if entry.event == "began" and entry.time_ms >= from_s * 1000
     )
     if scenario.keep_slots:
-        told["by_slot"] = [round(one, 5) for one in outcome.success_by_slot.tolist()]
+        figures["by_slot"] = [round(success, 5) for success in outcome.success_by_slot.tolist()]
     if scenario.timeline_s:
-        told["timeline"] = timeline(outcome.series, outcome.journal, scenario.timeline_s)
+        figures["timeline"] = timeline(outcome.series, outcome.journal, scenario.timeline_s)
     if scenario.keep_loads:
         trace, hosts = scenario.load.trace(), round(outcome.series.hosts[0])
-        told["loads"] = by_seconds(host_loads(trace, hosts, outcome.journal))
+        figures["loads"] = by_seconds(host_loads(trace, hosts, outcome.journal))
     if scenario.keep_kinds:
         mixed = scenario.plane.service_rate * scenario.plane.alpha
-        told["other_share"] = other_share(
+        figures["other_share"] = other_share(
             outcome.journal, mixed, scenario.plane.service_rate, from_s, seconds
         )
-    return told
+    return figures
 
 
 def _flow(scenario: Scenario) -> Result:
@@ -182,24 +182,24 @@ def _flow(scenario: Scenario) -> Result:
 
 
 def run_all(scenarios: Sequence[Scenario], show: Show) -> dict[str, list[Result]]:
-    """Run scenarios in two processes; the results by group, in the order of the scenarios."""
-    found: dict[Scenario, Result] = {}
+    """Run scenarios in two processes; return results by group, in the order of the scenarios."""
+    results: dict[Scenario, Result] = {}
     began = time.monotonic()
-    # Spawned, so that a worker has none of the threads that this process may have.
+    # Spawned, so that a worker does not inherit this process's threads.
     with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
         running = {pool.submit(run_one, scenario): scenario for scenario in scenarios}
         try:
             for done in as_completed(running):
                 scenario = running[done]
-                found[scenario] = done.result()
-                show(f"{len(found)}/{len(scenarios)} {_line(scenario, found[scenario])}")
+                results[scenario] = done.result()
+                show(f"{len(results)}/{len(scenarios)} {_line(scenario, results[scenario])}")
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
     show(f"simulated {len(scenarios)} runs in {time.monotonic() - began:.0f} s")
     groups: dict[str, list[Result]] = {}
     for scenario in scenarios:
-        groups.setdefault(scenario.group, []).append(found[scenario])
+        groups.setdefault(scenario.group, []).append(results[scenario])
     return groups
 
 

@@ -1,4 +1,4 @@
-"""What can be read off a run's journal and series: when it switched, who had what, over time."""
+"""Figures from a run's journal and series: switching times, timelines and loads of hosts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Journal = Sequence[Entry]
 
 
 def switching_s(journal: Journal, from_s: float = 0.0) -> float:
-    """Seconds in which treatments were under way, of those that began from a moment on.
+    """Total seconds of the treatments that began at `from_s` or later.
 
     >>> began = Entry(2_000.0, None, "sum", "began", "", {"treatments": []})
     >>> done = Entry(3_300.0, None, "sum", "done", "", {"took_ms": 1_300.0})
@@ -29,15 +29,15 @@ def switching_s(journal: Journal, from_s: float = 0.0) -> float:
 
 
 def timeline(series: Series, journal: Journal, every_s: int) -> dict[str, Any]:
-    """A run over time, a value for every so many seconds; None where nothing completed.
+    """A run over time, with a value for every `every_s` seconds; None where nothing completed.
 
-    Rates and hosts are averages, latencies the mean and the 99th percentile of the worst second.
+    Rates and hosts are averages. Latencies are the mean and the 99th percentile of the worst second.
     """
     balanced = [
         round(entry.time_ms / 1000, 1)
         for entry in journal
         if entry.event == "began"
-        and any(one["kind"] == "balance" for one in entry.facts["treatments"])
+        and any(treatment["kind"] == "balance" for treatment in entry.facts["treatments"])
     ]
     return {
         "every_s": every_s,
@@ -50,7 +50,8 @@ def timeline(series: Series, journal: Journal, every_s: int) -> dict[str, Any]:
 
 
 def _reduced(values: Floats, every: int, how: Any) -> list[float | None]:
-    """
+    """Reduce each run of `every` values to one with `how`.
+
     >>> _reduced(np.array([1.0, 3.0, np.nan, np.nan, 5.0]), 2, np.nanmax)
     [3.0, None, 5.0]
     """
@@ -61,7 +62,7 @@ def _reduced(values: Floats, every: int, how: Any) -> list[float | None]:
 def host_loads(trace: Trace, hosts: int, journal: Journal) -> Floats:
     """Records that arrived for each host, by time slot; for steps that never scale.
 
-    A balance changes owners as it begins: no host has to be waited for.
+    A balance changes owners as soon as it begins, since no host has to start.
 
     >>> trace = Trace.of_rates(np.full((4, 4), 10.0), delta_ms=1000.0)
     >>> move = {"kind": "balance", "slots": "1", "source": "sum/0", "target": "sum/1", "reason": ""}
@@ -86,7 +87,7 @@ def host_loads(trace: Trace, hosts: int, journal: Journal) -> Floats:
 
 
 def by_seconds(loads: Floats, per_second: int = 10) -> list[list[float]]:
-    """Loads by time slot as records a second: a list for each host.
+    """Loads by time slot as records per second: a list for each host.
 
     >>> by_seconds(np.array([[1.0, 2.0], [3.0, 4.0]]), per_second=2)
     [[4.0], [6.0]]
@@ -98,10 +99,10 @@ def by_seconds(loads: Floats, per_second: int = 10) -> list[list[float]]:
 def other_share(
     journal: Journal, other_rate: float, ordinary_rate: float, from_s: float, to_s: float
 ) -> float | None:
-    """The share of hosts, over time, that are as fast as those of the other kind.
+    """Share of hosts over time that are as fast as those of the other kind.
 
-    Which kind a host is of shows in the service rate that decisions measured of it. None if nothing
-    was ever changed: then the journal does not tell which hosts there are.
+    A host's measured service rate, from the journal's decisions, shows its kind. None if there were no
+    treatments: the journal then does not say which hosts there are.
     """
     boundary = (other_rate + ordinary_rate) / 2
     is_other: dict[str, bool] = {}
@@ -118,7 +119,7 @@ def other_share(
 
 
 def _measured(journal: Iterable[Entry]) -> Iterator[tuple[str, float]]:
-    """Hosts and their service rates, as decisions tell them."""
+    """Hosts and their measured service rates, from the journal's decisions."""
     for entry in journal:
         for host in entry.facts.get("hosts", ()) if entry.event == "decided" else ():
             if host["service_rate"] is not None:

@@ -1,7 +1,8 @@
-"""The simulated scenarios of `penstock bench switch`, by what they show.
+"""The simulated scenarios of `penstock bench switch`, by group.
 
-Figures are those of StreamSwitch's evaluation. What the paper leaves open, such as the service rate
-of a host, is chosen here, with its reason. Hotspots, as in AutoFlow's, are in `switch_hotspots`.
+Figure numbers are those of StreamSwitch's evaluation. Parameters that the paper does not state, such as
+the service rate of a host, are chosen here, with a reason. Hotspots and spikes are those of AutoFlow's
+evaluation.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from penstock.sim.plane import Following, Plane
 from penstock_bench.switch.simulated import ONE_SECOND, Scenario, SimulatedLoad
 
 EXCHANGE_RATE = 290.0
-"""Orders a second of a host: `switch(0.2, unit)`, the paper's policy, then has about as many hosts on
-average as in the paper, 8.40."""
+"""Orders per second of a host: with it `switch(0.2, unit)`, the paper's policy, uses about as many hosts
+on average as in the paper, 8.40."""
 SLAS = (ONE_SECOND, SLA(1000, 5000), SLA(5000, 1000))
 MARGINS = (0.1, 0.2, 0.3, 0.4, 0.5)
 STATICS = tuple(range(4, 17))
 AUTOFLOW_FROM = (8, 12)
-"""Hosts that AutoFlow, which never scales, is given."""
+"""Numbers of hosts to run AutoFlow with, since it never scales."""
 SWITCH = "switch(0.2)"
 PAPER = "switch(0.2, unit)"
 
@@ -28,7 +29,7 @@ ALERTS_MS = DELTAS_MS = (20.0, 50.0, 100.0, 200.0, 500.0)
 ALPHAS = (0.5, 0.75, 1.25, 1.5)
 BETAS = (0.2, 0.4, 0.6, 0.8)
 WAVES = ((10_000, 90), (20_000, 90), (30_000, 90), (30_000, 80), (30_000, 70))
-"""Amplitude and period in seconds."""
+"""Amplitude in records per second, and period in seconds."""
 DELAYS_MS = (0.0, 250.0, 500.0, 1000.0, 1500.0, 2000.0)
 SPLITS = (0.25, 0.375, 0.5, 0.625, 0.75)
 """The first step's share of the bound of 2 s."""
@@ -36,7 +37,7 @@ SPLITS = (0.25, 0.375, 0.5, 0.625, 0.75)
 
 @dataclass(frozen=True)
 class SwitchScale:
-    """How much of it to run. Lengths are of simulated seconds."""
+    """Size of the sweeps. Lengths are in simulated seconds."""
 
     day_s: float = 14_400.0
     slas: tuple[SLA, ...] = SLAS
@@ -52,7 +53,7 @@ class SwitchScale:
     waves_s: float = 600.0
     waves: tuple[tuple[int, int], ...] = WAVES
     delayed: tuple[int, ...] = (10_000, 30_000)
-    """Amplitudes of the waves that meet delays."""
+    """Amplitudes of the waves that run with switching delays."""
     delays_ms: tuple[float, ...] = DELAYS_MS
     flow_s: float = 600.0
     flow_warm_s: float = 300.0
@@ -87,7 +88,7 @@ QUICK = SwitchScale(
 
 
 def scenarios(scale: SwitchScale) -> list[Scenario]:
-    """All of them; those that take longest first, so that both processes end at about one time.
+    """All scenarios, the longest first, so that both processes end at about the same time.
 
     >>> len(scenarios(FULL)), scenarios(FULL)[0].group
     (286, 'exchange')
@@ -129,7 +130,7 @@ def exchange(scale: SwitchScale) -> Iterator[Scenario]:
 def parameters(scale: SwitchScale) -> Iterator[Scenario]:
     """Figures 10 and 11: the alert l and the time slot delta, on a load like that of q8.
 
-    A host takes 5,000/s, so that the wave, from nothing to 60,000/s, asks for up to 15 of them.
+    A host processes 5,000/s, so that the wave, from 0 to 60,000/s, needs up to 15 hosts.
     """
     plane = Plane(service_rate=5_000.0)
     wave = ("sine(30000, 30000, 600s)", "uniform")
@@ -151,7 +152,7 @@ def parameters(scale: SwitchScale) -> Iterator[Scenario]:
 
 
 def kinds(scale: SwitchScale) -> Iterator[Scenario]:
-    """Figures 12 and 13: hosts of two kinds, on a load like that of q2."""
+    """Figures 12 and 13: hosts of two speeds, on a load like that of q2."""
     wave = ("sine(30000, 10000, 600s)", "uniform")
     for seed in range(1, scale.seeds + 1):
         load = SimulatedLoad(scale.kinds_warm_s + scale.kinds_s, (wave,), seed=seed)
@@ -175,7 +176,7 @@ def waves(scale: SwitchScale) -> Iterator[Scenario]:
 
 
 def delays(scale: SwitchScale) -> Iterator[Scenario]:
-    """Figure 15: switching takes longer and longer, on the paper's wave and on a higher one."""
+    """Figure 15: increasing switching delays, on the paper's wave and on a higher one."""
     for amplitude in scale.delayed:
         for delay_ms in scale.delays_ms:
             facts = (("amplitude", amplitude), ("delay_ms", delay_ms))
@@ -203,9 +204,9 @@ def _waves(
 
 
 def flow(scale: SwitchScale) -> Iterator[Scenario]:
-    """Figure 16: words are split and counted, with shares of the bound that stay, or move.
+    """Figure 16: sentences are split and words counted, with fixed or changing shares of the bound.
 
-    A host takes 1,800 sentences or 9,000 words a second, so that 10 and 20 of them are enough for
+    A host processes 1,800 sentences or 9,000 words per second, so that 10 and 20 hosts are enough for
     the base rate, less the margin.
     """
     wave = ("sine(15000, 3750, 300s)", "uniform")
@@ -229,7 +230,7 @@ BALANCERS = ("autoflow(2s, 0.2)", "switch(0.2)")
 
 
 def hotspots() -> Iterator[Scenario]:
-    """AutoFlow's Figure 5: a hotspot that stays."""
+    """AutoFlow's Figure 5: a hotspot that stays in place."""
     for hosts, hot, share in ((3, 1, 0.5), (3, 1, 0.8), (5, 2, 0.6), (5, 2, 0.8)):
         load = SimulatedLoad(
             120.0, ((f"steady({800 * hosts})", f"hotspot({share}, {hosts}, {hot})"),)
@@ -239,7 +240,7 @@ def hotspots() -> Iterator[Scenario]:
 
 
 def spikes() -> Iterator[Scenario]:
-    """AutoFlow's Figure 6: for some seconds, much more for a third of the slots."""
+    """AutoFlow's Figure 6: a spike on a third of the slots, for 10 or 20 seconds."""
     for length_s in (20, 10):
         rest_s = 90 - 30 - length_s
         spike = f"steps(0 for 30s, 900 for {length_s}s, 0 for {rest_s}s)"

@@ -1,7 +1,7 @@
-"""Random numbers that follow from a seed and an event's number alone.
+"""Random numbers that depend only on a seed and an event's number.
 
-So an event is the same whichever chunk it is made in, and whichever machine makes it: only integer
-arithmetic and IEEE's four operations are used, no library's random stream and no power function.
+So an event is the same in any chunk and on any machine. Only integer arithmetic and the four IEEE
+operations are used: no library's random stream and no power function.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _STRIDE = np.uint64(0x9E3779B97F4A7C15)
 
 
 def mixed(words: Words) -> Words:
-    """Each word's bits well stirred (the finisher of SplitMix64)."""
+    """Hash each word (the finisher of SplitMix64)."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
 
 
 class Draws:
-    """Draws for events of these numbers. Each `what` is a sequence of its own.
+    """Random draws for events of these numbers. Each `what` names an independent sequence.
 
     >>> some, other = Draws(7, np.arange(3)), Draws(7, np.arange(1, 3))
     >>> some.below(100, "price")[1:].tolist() == other.below(100, "price").tolist()
@@ -44,17 +44,17 @@ class Draws:
         return mixed(self._words + np.uint64(_named(what)))
 
     def unit(self, what: str) -> Floats:
-        """Numbers from 0 up to, not including, 1."""
+        """Floats from 0 (inclusive) to 1 (exclusive)."""
         unit: Floats = (self.words(what) >> np.uint64(11)).astype(np.float64) * 2.0**-53
         return unit
 
     def below(self, bounds: Numbers | int, what: str) -> Numbers:
-        """Integers from 0 up to, not including, the bounds (1 or more)."""
+        """Integers from 0 (inclusive) to the bounds (exclusive), which are 1 or more."""
         drawn: Numbers = (self.unit(what) * bounds).astype(np.int64)
         return np.minimum(drawn, np.subtract(bounds, 1))
 
     def price(self, what: str) -> Numbers:
-        """100 to 100,000,000, evenly spread on a logarithmic scale: round(10 ** (6 u) * 100)."""
+        """Prices from 100 to 100,000,000, uniform on a logarithmic scale: round(10 ** (6 u) * 100)."""
         words = self.words(what)
         price = np.full(len(words), 100.0)
         for table, shift in zip(_powers(), (56, 48, 40, 32), strict=True):
@@ -69,7 +69,7 @@ def _named(what: str) -> int:
 
 @cache
 def _powers() -> tuple[Floats, ...]:
-    """10 ** (6 i / 256), 10 ** (6 i / 256²), ...: their products are 10 ** (6 u), the same anywhere."""
+    """Tables of 10 ** (6 i / 256), 10 ** (6 i / 256²), ...: products are 10 ** (6 u) on any machine."""
     with localcontext() as context:
         context.prec = 25
         tables = [

@@ -1,4 +1,4 @@
-"""Rows of a key and a number that arrive at any rate and are as uneven as wanted, live on Spark.
+"""Rows of a key and a number that arrive live on Spark, with any rate and skew.
 
 >>> spark = ps.session()                                                      # doctest: +SKIP
 >>> rows = shaped(spark, "burst(4000, 5, 30s, 20s)", "hotspot(0.8, 5, 2, 30s)")  # doctest: +SKIP
@@ -25,7 +25,7 @@ from penstock_bench.workloads.draws import Draws
 
 @dataclass(frozen=True)
 class KeyedRows:
-    """Rows of a key `k`, from 0 up, and a number `v`: by number, seed and time of arrival alone.
+    """Rows of a key `k`, from 0 up, and a number `v`. They depend only on number, seed and arrival time.
 
     >>> from penstock.sim.skews import Hotspot
     >>> content = KeyedRows(keys=1000, skew=Hotspot(1.0, of=64), slots=64)
@@ -37,7 +37,7 @@ class KeyedRows:
     keys: int
     skew: Skew
     slots: int = 64
-    """Slots of the step that `k` is the key of: a skew of slots goes by them."""
+    """Slots of the step that is keyed by `k`, for skews over slots."""
     seed: int = 1
 
     columns = "k long, v long"
@@ -47,7 +47,7 @@ class KeyedRows:
             empty = np.flatnonzero(np.diff(_keys_by_slot(self.keys, self.slots)[1]) == 0)
             if len(empty):
                 raise SettingError(
-                    f"none of {self.keys} keys is in slot {empty[0]} of {self.slots}",
+                    f"{self.keys} keys are too few: slot {empty[0]} of {self.slots} has none",
                     hint=f"use {20 * self.slots} keys or more",
                 )
 
@@ -55,7 +55,7 @@ class KeyedRows:
         return [pa.array(self.chosen_keys(number, t_us)), pa.array(number % 1000)]
 
     def chosen_keys(self, number: Numbers, t_us: Numbers) -> Numbers:
-        """The keys of the rows of these numbers, which arrive at these times."""
+        """Keys of the rows with these numbers and arrival times."""
         draws, t_s = Draws(self.seed, number), t_us / 1e6
         if not self.skew.of_slots:
             return self.skew.chosen(self.keys, draws.unit("key"), t_s)
@@ -71,7 +71,7 @@ class KeyedRows:
 
 @lru_cache(maxsize=8)
 def _keys_by_slot(keys: int, slots: int) -> tuple[Numbers, Numbers]:
-    """All keys, ordered by slot, and where each slot begins; one more for the end."""
+    """All keys ordered by slot, and the index at which each slot begins, followed by the end."""
     slot = slots_of(int_keys(np.arange(keys, dtype=np.int64)).hashes, slots)
     order = np.argsort(slot, kind="stable")
     return order.astype(np.int64), np.searchsorted(slot[order], np.arange(slots + 1))
@@ -87,10 +87,10 @@ def shaped(
     start_ms: int | None = None,
     seed: int = 1,
 ) -> DataFrame:
-    """A stream of (arrival, k, v) whose rows arrive as `rate` says, for keys as `uneven` says.
+    """A stream of (arrival, k, v) with the shape `rate` and the skew `uneven`.
 
-    `slots` is the number of slots of the step that the rows are for. Without a `start_ms` rows begin
-    to arrive when the query has come up; see `arriving`.
+    `slots` is the number of slots of the step that reads the rows. Without `start_ms`, rows begin to
+    arrive when the query is up; see `arriving`.
     """
     content = KeyedRows(keys, skew(uneven), slots, seed)
     return arriving(spark, "shaped", Arriving(shape(rate), content, partitions, start_ms))

@@ -1,4 +1,4 @@
-"""AutoFlow's skewed sum: bids keyed by id, the sum of their prices; most of them for few hosts.
+"""AutoFlow's skewed sum: the sum of bid prices by id, with most bids on a few hosts.
 
 >>> rows = bids(spark, "steady(3000)", share=0.8, hosts=5, hot=2)         # doctest: +SKIP
 >>> query = flow(rows).start(ps.to("console"), checkpoint="ck", hosts=5)  # doctest: +SKIP
@@ -22,7 +22,7 @@ from penstock_bench.workloads.shaped import KeyedRows
 
 @dataclass(frozen=True)
 class BidRows:
-    """Bids (id, price), the ids as uneven as the keys that are given."""
+    """Bids (id, price), with ids drawn from `ids`."""
 
     ids: KeyedRows
 
@@ -46,16 +46,17 @@ def bids(
     start_ms: int | None = None,
     seed: int = 1,
 ) -> DataFrame:
-    """A stream of (arrival, id, price): `share` of the bids go to the slots that `hot` of `hosts`
-    hosts have in the beginning, and, with `every_s`, to those of the next host so much later.
+    """A stream of bids (arrival, id, price) with a hotspot.
 
-    Many ids keep couriers from combining bids into few partial sums, so that hosts feel them.
+    A `share` of the bids goes to the slots that `hot` of `hosts` hosts own at the start. With
+    `every_s`, the hotspot moves to the next host's slots every so many seconds. Many ids keep couriers
+    from combining bids into few partial sums, so that the load reaches the hosts.
     """
     content = BidRows(KeyedRows(ids, Hotspot(share, hosts, hot, every_s), slots, seed))
     return arriving(spark, "bids", Arriving(shape(rate), content, partitions, start_ms))
 
 
 def flow(rows: DataFrame, slots: int = 64) -> ps.Flow:
-    """The sum of the prices of each id's bids: (id, total) come out."""
+    """Sums the prices of each id's bids; its output is (id, total)."""
     keyed = ps.flow(rows, arrival="arrival").key_by("id", slots=slots)
     return keyed.aggregate(total=ps.sum("price"))

@@ -1,9 +1,9 @@
 """One million keys with state of any size, and updates at a steady rate: the load of `bench migration`.
 
-First every key comes once and gets a payload; then updates arrive, row *j* at `start + j / rate`,
-drawn evenly or by Zipf's law. A *dial*, a small file, says when updates begin and how skewed they
-are; it can be turned while the query runs. What was read off it stands in the offsets, so an epoch
-that is run again gets the same rows.
+First every key arrives once and gets a payload. Then updates arrive, row *j* at `start + j / rate`, with
+keys drawn uniformly or by Zipf's law. A *dial*, a small file, says when updates begin and how skewed
+they are; it can change while the query runs. Its values are part of the offsets, so an epoch that is run
+again gets the same rows.
 """
 
 from __future__ import annotations
@@ -33,45 +33,45 @@ from penstock.state.variables.values import Row
 
 Numbers = npt.NDArray[np.int64]
 _TICK_S = 0.001
-"""Seconds between looks for what has arrived, in a courier."""
+"""Seconds between a courier's checks for new rows."""
 _KEYS_S = 0.1
-"""Seconds from some keys to the next, live: hosts must have time to make them durable."""
+"""Seconds between batches of keys in live mode: hosts need time to make them durable."""
 
 
 @dataclass(frozen=True)
 class TallyLoad:
-    """What comes."""
+    """Size and rate of the load."""
 
     keys: int
     rate: int
-    """Updates a second."""
+    """Updates per second."""
     payload: int
     """Bytes of state per key."""
     keys_at_once: int
-    """Keys that come in one epoch, in the beginning; live, in a tenth of a second."""
+    """Keys that arrive in one epoch at the start; in live mode, in a tenth of a second."""
     partitions: int = 2
 
 
 @dataclass(frozen=True)
 class Dial:
-    """What can be changed while it runs."""
+    """Settings that can change while the query runs."""
 
     start_ms: int | None = None
-    """When the first update arrives; None: not yet."""
+    """Arrival of the first update, in milliseconds of Unix time; None if updates have not begun."""
     skew: float = 0.0
-    """Zipf's exponent; 0: all keys alike."""
+    """Zipf's exponent; 0 draws all keys with the same probability."""
     keys: bool = True
-    """Whether keys may come. Live couriers wait for it."""
+    """Whether keys may arrive. Live couriers wait for it."""
 
     def turn(self, file: Path) -> None:
-        """Make it so, for whoever reads the file next."""
+        """Write the settings to the file, atomically."""
         new = file.with_suffix(".new")
         new.write_text(json.dumps(asdict(self)))
         new.rename(file)
 
 
 def drawn_keys(numbers: Numbers, keys: int, skew: float) -> Numbers:
-    """The key of each update: by its number alone, so always the same.
+    """The key of each update. It depends only on the update's number.
 
     >>> drawn_keys(np.arange(4), keys=10, skew=0.0).tolist() == drawn_keys(
     ...     np.arange(4), keys=10, skew=0.0).tolist()
@@ -84,7 +84,7 @@ def drawn_keys(numbers: Numbers, keys: int, skew: float) -> Numbers:
     if skew == 0:
         return (even * keys).astype(np.int64)
     ranks = np.searchsorted(_reached(keys, skew), even)
-    # neighbours in rank need not be neighbours in key
+    # Scattered, so that keys of neighbouring ranks are not neighbours.
     return (np.minimum(ranks, keys - 1) * 2_654_435_761) % keys
 
 
@@ -104,7 +104,7 @@ class _UpdateRows(InputPartition):
 
 
 def _rows(load: TallyLoad, part: _UpdateRows) -> pa.RecordBatch:
-    """The rows of these numbers: keys, or updates once these have begun."""
+    """The rows of a range of numbers: keys, or updates if `start_ms` is set."""
     type = pa.timestamp("us", tz="UTC")
     number = np.arange(part.start, part.end, dtype=np.int64)
     if part.start_ms is None:
@@ -118,7 +118,7 @@ def _rows(load: TallyLoad, part: _UpdateRows) -> pa.RecordBatch:
 
 
 class _Reader(DataSourceStreamReader):
-    """Offsets are {"row", "start_ms", "skew"}: first a row for each key, then updates."""
+    """Reads first a row for each key, then updates. Offsets are {"row", "start_ms", "skew"}."""
 
     def __init__(self, load: TallyLoad, dial: Path) -> None:
         self._load, self._dial = load, dial
@@ -151,7 +151,7 @@ class _Reader(DataSourceStreamReader):
         yield _rows(self._load, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is held, so there is nothing to let go."""
+        """Do nothing: the source holds no resources for committed rows."""
 
 
 class TallySource(DataSource):
@@ -165,13 +165,13 @@ class TallySource(DataSource):
         return "arrival timestamp, k long, payload int"
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        given = {key.lower(): value for key, value in self.options.items()}
-        load = TallyLoad(**{name: int(given[name]) for name in TallyLoad.__dataclass_fields__})
-        return _Reader(load, Path(given["dial"]))
+        options = {key.lower(): value for key, value in self.options.items()}
+        load = TallyLoad(**{name: int(options[name]) for name in TallyLoad.__dataclass_fields__})
+        return _Reader(load, Path(options["dial"]))
 
 
 def updates(spark: SparkSession, load: TallyLoad, dial: Path) -> DataFrame:
-    """The stream of a load, with `dial` to turn."""
+    """The stream of a load, controlled by the file `dial`."""
     spark.dataSource.register(TallySource)
     options = asdict(load) | {"dial": str(dial)}
     return spark.readStream.format("tally").options(**options).load()
@@ -179,8 +179,8 @@ def updates(spark: SparkSession, load: TallyLoad, dial: Path) -> DataFrame:
 
 @dataclass(frozen=True)
 class TallyFeed(LiveSource):
-    """The same rows for live couriers, in one partition, drawn evenly. A position is the number of rows that
-    were read: {"row": n}."""
+    """The same rows for live couriers, in one partition, with uniform keys. A position is the number of rows
+    read: {"row": n}."""
 
     load: TallyLoad
     dial: Path
@@ -204,7 +204,7 @@ class TallyFeed(LiveSource):
 
 
 class TallyReader(LiveReader):
-    """Gives keys, some at a time, then updates when they arrive."""
+    """Returns keys in batches, then updates as they arrive."""
 
     def __init__(self, feed: TallyFeed, row: int) -> None:
         self._load, self._dial, self._row = feed.load, feed.dial, row
@@ -222,7 +222,7 @@ class TallyReader(LiveReader):
         return [Polled(_rows(self._load, part), "0", {"row": end})]
 
     def _due(self) -> int:
-        """The number of rows that may be read by now."""
+        """Number of rows that have arrived by now."""
         load = self._load
         if self._start_ms is None:
             dial = Dial(**json.loads(self._dial.read_text()))
@@ -238,7 +238,7 @@ class TallyReader(LiveReader):
         return load.keys + max(0, int((time.time() * 1000 - self._start_ms) * load.rate / 1000))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the reader holds no resources."""
 
 
 class TallyProcessor(KeyedProcessor):
@@ -271,10 +271,10 @@ class TallyProcessor(KeyedProcessor):
 
 
 class TallyByKey(KeyedProcessor):
-    """The same, called for one key at a time.
+    """The same as `TallyProcessor`, called for one key at a time.
 
-    A batch of `handle_batch` is of one slot. Chunks of live couriers have few rows of each: such calls cost
-    about ten times as much there.
+    A batch of `handle_batch` holds rows of one slot. Chunks of live couriers have few rows per slot, so
+    batch calls would cost about ten times as much there.
     """
 
     output_schema = TallyProcessor.output_schema

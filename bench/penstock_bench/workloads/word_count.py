@@ -29,7 +29,7 @@ _SYLLABLES = (
 
 
 class Split(ps.KeyedProcessor):
-    """The words of sentences. Keyed by sentence only so that hosts share the work.
+    """Splits sentences into words. It is keyed by sentence only to spread the work over hosts.
 
     >>> from penstock.testing import ProcessorTester
     >>> tester = ProcessorTester(Split(), "id long, sentence string", key="id")
@@ -45,14 +45,14 @@ class Split(ps.KeyedProcessor):
 
 
 def flow(rows: DataFrame, slots: int = 64) -> ps.Flow:
-    """Counts the words of a stream of sentences (arrival, id, sentence): (word, n) come out."""
+    """Counts the words of a stream of sentences (arrival, id, sentence); its output is (word, n)."""
     words = ps.flow(rows, arrival="arrival").key_by("id", slots=slots).process(Split())
     return words.key_by("word", slots=slots).aggregate(n=ps.count())
 
 
 @dataclass(frozen=True)
 class SentenceRows:
-    """Sentences of words that are as frequent as Zipf's law says; by number and seed alone.
+    """Sentences whose words follow Zipf's law. They depend only on number and seed.
 
     >>> id, sentence = SentenceRows(length=3).rows(np.array([5]), np.zeros(1))
     >>> id.to_pylist(), len(sentence[0].as_py().split())
@@ -62,7 +62,7 @@ class SentenceRows:
     words: int = 20_000
     exponent: float = 1.0
     length: int = 8
-    """Words in a sentence."""
+    """Words per sentence."""
     seed: int = 1
 
     columns = "id long, sentence string"
@@ -76,7 +76,7 @@ class SentenceRows:
         ]
 
     def ranks(self, number: Numbers) -> Numbers:
-        """The ranks of the words of these sentences, one sentence after the other."""
+        """Ranks of the words of these sentences, one sentence after the other."""
         places = np.repeat(number * self.length, self.length)
         places += np.tile(np.arange(self.length), len(number))
         return Zipf(self.exponent).ranks(self.words, Draws(self.seed, places).unit("word"))
@@ -89,7 +89,7 @@ def vocabulary(words: int) -> pa.Array:
 
 
 def _word(rank: int) -> str:
-    """The word of a rank: the more frequent, the shorter.
+    """The word of a rank: more frequent words are shorter.
 
     >>> _word(0), _word(19), _word(20), _word(19_999)
     ('ba', 'chu', 'baba', 'cemozochu')
@@ -108,6 +108,6 @@ def sentences(
     partitions: int = 2,
     start_ms: int | None = None,
 ) -> DataFrame:
-    """A stream of (arrival, id, sentence), so many sentences a second; see `arriving`."""
+    """A stream of (arrival, id, sentence) with the shape `rate` in sentences per second; see `arriving`."""
     load = Arriving(shape(rate), content or SentenceRows(), partitions, start_ms)
     return arriving(spark, "sentences", load)

@@ -1,4 +1,4 @@
-"""What the tests of NEXMark share: a session with the settings of its queries, and some events."""
+"""Fixtures for the tests of NEXMark: a session with the settings of its queries, and some events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock_bench.workloads.nexmark.run import SETTINGS
 
 @pytest.fixture(scope="module")
 def session(spark: SparkSession) -> Iterator[SparkSession]:
-    """The session of all tests, with the settings of the queries."""
+    """The shared Spark session, with the settings of the queries."""
     before = {key: spark.conf.get(key, None) for key in SETTINGS}
     for key, value in SETTINGS.items():
         spark.conf.set(key, value)
@@ -29,7 +29,7 @@ def session(spark: SparkSession) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twenty seconds of event time: windows close on the way, and events are out of order."""
+    """A folder of events over twenty seconds of event time, out of order, so that windows close meanwhile."""
     folder = tmp_path_factory.mktemp("events")
     generate(NexmarkConfig(events=10_000, seed=5, rate=500, disorder_ms=700), folder)
     return folder

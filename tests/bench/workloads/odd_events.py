@@ -1,4 +1,4 @@
-"""Events as no generator makes them: nulls anywhere, ties, times on the edges of windows."""
+"""Unusual events: nulls anywhere, ties, times on the edges of windows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHANNELS = ("Apple", "google", "FACEBOOK", "Baidu", "channel-3", "")
 
 
 class OddEvents:
-    """Writes a folder of events, the same for the same seed."""
+    """Writes a folder of unusual events, which depend only on the seed."""
 
     def __init__(self, seed: int, base: datetime, seconds: int) -> None:
         self._random = random.Random(seed)
@@ -98,7 +98,7 @@ class OddEvents:
 
 
 def odd_events(folder: Path, seed: int) -> Path:
-    """Around the year 1970 or in a later one, over half a minute or several."""
+    """Write unusual events around the start of 1970 or in 2015, over half a minute to several minutes."""
     base = datetime(1969, 12, 31, 23, 59, 30, tzinfo=UTC)
     if seed % 2:
         base = datetime(2015, 7, 15, 6, 58, tzinfo=UTC)

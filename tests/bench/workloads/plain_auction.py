@@ -1,7 +1,7 @@
-"""A continuous auction of one stock, as plainly as can be: what `book.py` is compared with.
+"""A simple continuous auction of one stock, as a reference for `book.py`.
 
-Every order looks at all orders that wait, and what an account has set aside is added up anew from
-its open orders. Slow, and meant to be.
+Every order is compared with all open orders, and the reserves of an account are summed over its open orders
+each time. It is slow on purpose.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from penstock_bench.workloads.exchange.book import Balance, Order, Trade
 
 @dataclass
 class OpenOrder:
-    """An order that was taken in and still has shares to trade."""
+    """An accepted order that still has shares to trade."""
 
     order: Order
     left: int
 
 
 class PlainAuction:
-    """Lists of open orders, in order of arrival, and of what accounts own.
+    """Open orders, in order of arrival, and the balances of accounts.
 
     >>> auction = PlainAuction(Balance(cash=1000, shares=10))
     >>> auction.run([Order(1, 7, "sell", 50, 4), Order(2, 8, "buy", 60, 5)])
@@ -33,7 +33,7 @@ class PlainAuction:
     def __init__(self, endowment: Balance) -> None:
         self.endowment = endowment
         self.owned: dict[int, Balance] = {}
-        """All that an account has, also what its open orders need."""
+        """Balances of accounts, including the reserves of their open orders."""
         self.open: list[OpenOrder] = []
 
     def run(self, orders: Iterable[Order]) -> list[Trade]:
@@ -69,7 +69,7 @@ class PlainAuction:
         return trades
 
     def free(self, account: int) -> Balance:
-        """What an account has besides what its open orders need."""
+        """The balance of an account without the reserves of its open orders."""
         cash, shares = self.owned.get(account, self.endowment)
         for each in self.open:
             if each.order.account == account:

@@ -1,4 +1,4 @@
-"""The auction trades what a plain matcher trades, and neither cash nor shares come or go."""
+"""The auction makes the same trades as a simple one, and neither cash nor shares appear or vanish."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def assert_equal(book: Book, plain: PlainAuction) -> None:
 
 
 def assert_conserved(book: Book) -> None:
-    """All that accounts brought is there: free, or set aside for orders that wait."""
+    """Check that all cash and shares are there: free, or reserved for open orders."""
     set_aside = sum(price * order.left for (price, _), order in book.bids.items())
     cash = sum(balance.cash for balance in book.balances.values()) + set_aside
     offered = sum(order.left for order in book.asks.values())
@@ -58,9 +58,9 @@ def assert_conserved(book: Book) -> None:
 
 
 @given(some_orders)
-def test_a_book_is_a_plain_auction(given: list[Order]) -> None:
+def test_a_book_is_a_plain_auction(orders: list[Order]) -> None:
     book, plain = Book(SMALL), PlainAuction(SMALL)
-    for order in given:
+    for order in orders:
         assert book.submit(order) == plain.submit(order)
         assert_conserved(book)
     assert_equal(book, plain)
@@ -76,7 +76,7 @@ def test_the_best_price_comes_first_and_then_who_came_first() -> None:
         (2, 9, 2),
         (3, 9, 1),
     ]
-    # what it did not have to pay is its own again
+    # the unspent part of the reserve is free again
     assert book.balances[5] == Balance(cash=200 - 8 * 2 - 9 * 3, shares=25)
     assert [order.left for order in book.asks.values()] == [2, 1]
 
@@ -88,7 +88,7 @@ def test_orders_without_cover_are_refused() -> None:
     assert book.submit(Order(3, 2, "sell", 11, 21)) == [Trade(None, 3, None, 2, 11, 21)]
     assert book.submit(Order(4, 3, "buy", 0, 5)) == [Trade(4, None, 3, None, 0, 5)]
     assert 2 not in book.balances
-    # shares that it bought can be sold, cash that it earned be spent
+    # bought shares can be sold, and earned cash can be spent
     assert len(book.submit(Order(5, 2, "sell", 10, 20))) == 1
     assert book.submit(Order(6, 1, "sell", 12, 40)) == []
     assert book.submit(Order(7, 2, "buy", 10, 40)) == []
@@ -102,7 +102,7 @@ def test_an_account_may_trade_with_itself() -> None:
 
 
 def made_up(rows: int, stocks: int, seed: int) -> list[tuple[int, Order]]:
-    """Orders as they come on a day, for few stocks and accounts: many trades, and some refusals."""
+    """Orders of a day for few stocks and accounts, with many trades and some refusals."""
     random = np.random.default_rng(seed)
     times = np.sort(random.integers(0, 3_600_000, rows)).astype(np.int32)
     day = Day(times, random.integers(0, stocks, rows).astype(np.int16))
@@ -117,14 +117,14 @@ def waiting_in(tester: ProcessorTester, stock: int) -> list[tuple[Any, ...]]:
 
 
 def test_the_processor_trades_as_a_plain_auction_does_through_restarts() -> None:
-    given = made_up(4000, stocks=3, seed=5)
+    day = made_up(4000, stocks=3, seed=5)
     tester = ProcessorTester(Auction(), f"stock long, {ORDER_COLUMNS}", key="stock")
     plain: dict[int, PlainAuction] = {}
     got, expected = [], []
-    for start in range(0, len(given), 250):
+    for start in range(0, len(day), 250):
         if start % 1000 == 0:
             tester.restart()
-        batch = given[start : start + 250]
+        batch = day[start : start + 250]
         got += tester.feed([(stock, *order) for stock, order in batch])
         for stock, order in batch:
             auction = plain.setdefault(stock, PlainAuction(ENDOWMENT))
@@ -142,13 +142,13 @@ def test_the_processor_trades_as_a_plain_auction_does_through_restarts() -> None
         )
         seen = tester.peek("seen", stock)
         assert isinstance(seen, Row)
-        assert seen.orders == sum(of == stock for of, _ in given)
+        assert seen.orders == sum(of == stock for of, _ in day)
 
 
 def test_a_book_of_an_epoch_that_failed_is_not_used_again() -> None:
     tester = ProcessorTester(Auction(), f"stock long, {ORDER_COLUMNS}", key="stock")
     tester.feed([(1, 1, 1, "sell", 10, 5)])
-    with pytest.raises(StepError, match="to buy or to sell"):
+    with pytest.raises(StepError, match="use 'buy' or 'sell'"):
         # stock 2 passes, stock 1 trades and then fails: the whole epoch is taken back
         tester.feed([(2, 2, 2, "sell", 9, 5), (1, 3, 2, "buy", 10, 5), (1, 4, 2, "hold", 10, 5)])
     assert tester.feed([(2, 5, 3, "buy", 9, 1)]) == []

@@ -1,4 +1,4 @@
-"""A part of the day as a load: its orders come when they did, and in their shares."""
+"""A part of the day as a load: the arrival times of its orders, and their shares per stock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders of a day: the same in any cut, plausible, and enough of them trade."""
+"""Orders of a day: they do not depend on the chunks, are plausible, and enough of them trade."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A day at the exchange is as it is told: how many orders, when, and for which stocks."""
+"""A day at the exchange: the number of orders, their times and their stocks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_it_varies_from_hundreds_to_thousands_a_second(seconds: np.ndarray) -> N
     assert 5_000 < rest.max() < 20_000
     assert 700 < np.median(rest) < 1100
     assert np.quantile(rest, 0.99) > 2_000
-    # bursts come within seconds: what comes doubles from one second to the next, and not by chance
+    # bursts come within seconds: the rate doubles from one second to the next, and not by chance
     doubled = rest[1:] > 2 * rest[:-1]
     assert doubled.sum() > 10
 

@@ -1,4 +1,4 @@
-"""The queries for bursts: what can go to functions, and that they give what DuckDB says."""
+"""The queries for bursts: what functions can do of them, and that their results agree with DuckDB."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ pytestmark = pytest.mark.timeout(120)
 
 WINDOW = "500ms"
 RATE = "steps(200 for 1s, 1000 for 1500ms, 100 for 1s)"
-"""Rows arrive at whole milliseconds, which is what the cluster's rows can tell."""
+"""Rows arrive at whole milliseconds, the precision of the test cluster's rows."""
 START_MS = 1_700_000_000_123
 
 
 def plan_of(name: str, window: str = WINDOW, slots: int = 8) -> FlowPlan:
-    """A query compiled, on a source that no Spark has to read."""
+    """The compiled plan of a query, on a source that needs no Spark."""
     schema = pa.schema([pa.field("arrival", TIME), *burst_content(name).schema])
     source: Any = Source(None, SourcePlan(schema, "arrival", arrival="arrival"))  # type: ignore[arg-type]
     return burst_form(name).steps(ps.Flow(Graph((source,)), time="arrival"), window, slots).plan
@@ -69,16 +69,16 @@ def epochs_of(load: BurstLoad, count: int, seed: int = 0) -> list[list[list[Row]
     return cut
 
 
-def given(on: Any, parts: Sequence[list[list[Row]]]) -> list[Row]:
+def output_of(on: Any, parts: Sequence[list[list[Row]]]) -> list[Row]:
     for part in parts:
         on.now_ms += 500
         on.run(part)
-    for _ in range(4):  # a watermark goes from step to step, one an epoch
+    for _ in range(4):  # a watermark takes one epoch per step
         on.run([[], []])
     return [row for epoch in sorted(on.sink) for row in on.sink[epoch]]
 
 
-# What goes to functions
+# The part that functions do
 
 
 @pytest.mark.parametrize("name", BURSTS)
@@ -99,7 +99,7 @@ def test_joins_are_left_whole(name: str, join: str) -> None:
 
 @pytest.mark.parametrize("name", BURSTS)
 def test_what_a_row_costs_hosts(name: str) -> None:
-    """`records` is what the busy step gets of a row if couriers combine nothing."""
+    """`records` is the number of records per row at the busy step if couriers do not combine."""
     segment = next(one for one in segments(plan_of(name)) if one.id == burst_form(name).busy)
     [rows] = load_of(name).rows(9_800).combine_chunks().to_batches()
     for step in segment.maps:
@@ -140,7 +140,7 @@ def test_rows_of_several_streams_are_in_the_order_of_events() -> None:
 
 
 def test_a_load_begins_where_its_lead_in_ends() -> None:
-    """Rows go on being numbered, but the first of the load arrives at its beginning."""
+    """Rows keep their numbers, but the first row of the load arrives at its start."""
     later = load_of("q7", first=30).rows(50)
     assert later.column("auction").to_pylist() == load_of("q7").rows(80)["auction"].to_pylist()[30:]
     assert later.column("arrival").equals(load_of("q7").rows(50).column("arrival"))
@@ -168,7 +168,7 @@ def test_other_queries_are_refused() -> None:
 def test_a_query_gives_the_truth(tmp_path: Path, name: str, settings: ps.Settings) -> None:
     load, count = load_of(name), 3_000
     with cluster(plan_of(name), str(tmp_path), settings=settings) as on:
-        rows = given(on, epochs_of(load, count))
+        rows = output_of(on, epochs_of(load, count))
     assert on.late == {}
     found = compared(load, rows)
     assert found.right, found
@@ -180,14 +180,14 @@ def test_a_query_gives_the_truth(tmp_path: Path, name: str, settings: ps.Setting
     "name", ["q1", "q4", "q5", pytest.param("q6", marks=pytest.mark.slow), "q7", "q8"]
 )
 def test_with_the_help_of_functions(tmp_path: Path, name: str) -> None:
-    """And whatever they do."""
+    """The result is also right if functions fail, are slow or misbehave."""
     load, count = load_of(name, first=7, seed=3), 3_000
     flow = plan_of(name)
     with (
         helped(flow, ANYHOW, seed=4, deadline_ms=300) as by,
         cluster(flow, str(tmp_path), settings=PLAIN, hosts=3, helped=by) as on,
     ):
-        rows = given(on, epochs_of(load, count, seed=2))
+        rows = output_of(on, epochs_of(load, count, seed=2))
         assert by.workers.did["answer"] > 3
     found = compared(load, rows)
     assert found.right, found
@@ -195,7 +195,7 @@ def test_with_the_help_of_functions(tmp_path: Path, name: str) -> None:
 
 
 def test_functions_make_few_records_of_many_rows(tmp_path: Path) -> None:
-    """Otherwise they are no help to hosts: bids on an auction are near each other."""
+    """Only then do they relieve the hosts: bids on an auction are close to each other."""
     for name in BURSTS:
         flow, load = plan_of(name), load_of(name)
         if name == "q1":
@@ -228,7 +228,7 @@ def test_what_is_wrong_is_found() -> None:
 
 
 def test_output_may_lag_behind_the_input() -> None:
-    """A run is held against what is due until the end of the last window that it gave."""
+    """A run is compared with the expected rows up to the end of its last window."""
     load = load_of("q5")
     rows = truth(load, 3_000)
     last = max(row["window_end"] for row in rows)
@@ -248,7 +248,7 @@ def test_nothing_is_due_of_nothing() -> None:
 
 
 def ran(flow: ps.Flow, checkpoint: str, time: str, until_ms: int) -> list[Row]:
-    """What a query gives until its output has come so far."""
+    """Output rows of a query, until the output has reached a time."""
     sink = ps.collect()
     live = flow.start(
         sink, checkpoint=checkpoint, hosts=2, settings=ps.Settings(faults=PLAIN.faults)
@@ -267,7 +267,7 @@ def ran(flow: ps.Flow, checkpoint: str, time: str, until_ms: int) -> list[Row]:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", BURSTS)
 def test_live(spark: SparkSession, checkpoint: str, name: str) -> None:
-    """The load began a while ago, so that most of it comes at once."""
+    """The load started in the past, so that most of it arrives at once."""
     rate, start_ms = "burst(700, 5, 4s, 3s)", int(time.time() * 1000) - 12_345
     load = BurstLoad(name, rate, start_ms, seed=4, window="1s")
     made = burst_flow(name, spark, rate, slots=8, seed=4, start_ms=start_ms, window="1s")
@@ -280,7 +280,7 @@ def test_live(spark: SparkSession, checkpoint: str, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_live_from_when_the_query_has_come_up(spark: SparkSession, checkpoint: str) -> None:
-    """Rows of the lead-in are numbered, but reach nobody."""
+    """Rows of the lead-in have numbers, but are dropped."""
     made = burst_flow("q5", spark, "steady(900)", slots=8, window="500ms")
     sink = ps.collect()
     live = made.start(sink, checkpoint=checkpoint, hosts=1)

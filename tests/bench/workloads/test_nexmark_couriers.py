@@ -1,6 +1,6 @@
-"""The queries in live mode, with couriers and hosts in threads: their answers are those of the oracle.
+"""The queries in live mode, with couriers and hosts in threads: their results agree with the oracle.
 
-Spark only makes the rows that the flows begin with.
+Spark only generates the input rows.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class LiveQuery:
         return made
 
     def chunks(self, partitions: int) -> list[list[tuple[int, int, pa.RecordBatch]]]:
-        """(source, partition, rows), in waves: the sources go on together, a share of each in a wave."""
+        """(source, partition, rows) in waves, each with a share of every source."""
         longest = max(len(rows) for rows in self.rows)
         waves = max(1, -(-longest // CHUNK_ROWS))
-        found = []
+        all_waves = []
         for wave in range(waves):
             some = []
             for number, rows in enumerate(self.rows):
@@ -67,8 +67,8 @@ class LiveQuery:
                     if len(at):
                         (batch,) = rows.take(pa.array(at)).combine_chunks().to_batches()
                         some.append((number, part, batch))
-            found.append(some)
-        return found
+            all_waves.append(some)
+        return all_waves
 
     def answer(self, sink: KeptRows) -> pa.Table:
         schema = self.flow.output
@@ -81,7 +81,8 @@ class LiveQuery:
 
 
 def answered(live: LiveQuery, store: Path, couriers: int, upheaval: bool = False) -> pa.Table:
-    """Run a query to its end; with an upheaval slots move, hosts come and go, and one of each is killed."""
+    """Run a query to its end; with an upheaval slots move, steps scale, and a host and a courier are
+    killed."""
     partitions = 2
     made = live.sources(partitions)
     with live_cluster(

@@ -1,4 +1,4 @@
-"""Reading NEXMark events as files have them, and replaying them in batches."""
+"""Reading NEXMark events from files, and replaying them in batches."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_what_was_generated_is_read(format: str, tmp_path: Path) -> None:
     ],
 )
 def test_forms_of_times(written: Any, expected: datetime | None, tmp_path: Path) -> None:
-    """Alone, and in a file that has another form."""
+    """Alone, and in a file with another form of time."""
     for others in ([], [BID], [BID | {"date_time": 0}, BID]):
         rows = [*others, BID | {"date_time": written}]
         found = read(write_bids(tmp_path, *rows))["bid"].column("date_time")
@@ -117,26 +117,29 @@ def test_missing_and_empty_files_have_no_rows(tmp_path: Path) -> None:
         ('{"auction": 1', r"line 3 of .*bid\.ndjson is not JSON"),
         ("[1]", "line 3 .*is not a JSON object"),
         ("12", "line 3 .*is not a JSON object"),
-        (BID | {"price": "12"}, 'line 3 .*: price is "12", which is no whole number'),
-        (BID | {"price": 1.5}, r"line 3 .*: price is 1\.5, which is no whole number"),
-        (BID | {"price": 2**63}, "line 3 .*: price is 9223372036854775808, which is no whole"),
-        (BID | {"price": True}, "line 3 .*: price is true, which is no whole number"),
-        (BID | {"auction": float("nan")}, "line 3 .*: auction is NaN, which is no whole number"),
-        (BID | {"url": 5}, "line 3 .*: url is 5, which is no text"),
-        (BID | {"url": {"a": 1}}, r'line 3 .*: url is {"a": 1}, which is no text'),
-        (BID | {"url": "\ud83d"}, "line 3 .*: url is .*, which has half a character"),
-        (BID | {"date_time": "soon"}, 'line 3 .*: date_time is "soon", which is no time'),
-        (BID | {"date_time": ""}, 'line 3 .*: date_time is "", which is no time'),
+        (BID | {"price": "12"}, 'line 3 .*: price is "12", which is not a 64-bit integer'),
+        (BID | {"price": 1.5}, r"line 3 .*: price is 1\.5, which is not a 64-bit integer"),
+        (BID | {"price": 2**63}, "line 3 .*: price is 9223372036854775808, which is not a 64-bit"),
+        (BID | {"price": True}, "line 3 .*: price is true, which is not a 64-bit integer"),
+        (
+            BID | {"auction": float("nan")},
+            "line 3 .*: auction is NaN, which is not a 64-bit integer",
+        ),
+        (BID | {"url": 5}, "line 3 .*: url is 5, which is not a string"),
+        (BID | {"url": {"a": 1}}, r'line 3 .*: url is {"a": 1}, which is not a string'),
+        (BID | {"url": "\ud83d"}, "line 3 .*: url is .*, which has an incomplete character"),
+        (BID | {"date_time": "soon"}, 'line 3 .*: date_time is "soon", which is not a time'),
+        (BID | {"date_time": ""}, 'line 3 .*: date_time is "", which is not a time'),
         (
             BID | {"date_time": "2015-02-30T00:00:00Z"},
-            "line 3 .*: date_time is .* which is no time",
+            "line 3 .*: date_time is .* which is not a time",
         ),
         (BID | {"date_time": "0000-12-31T00:00:00Z"}, "line 3 .* not within the years 1 to 9999"),
         (BID | {"date_time": "9999-12-31T23:59:59-01:00"}, "line 3 .* not within the years"),
         (BID | {"date_time": 10**15}, "line 3 .* not within the years 1 to 9999"),
         (BID | {"date_time": -(10**17)}, "line 3 .* not within the years 1 to 9999"),
-        (BID | {"date_time": True}, "line 3 .*: date_time is true, which is no whole number"),
-        (BID | {"date_time": [1]}, r"line 3 .*: date_time is \[1\], which is no whole number"),
+        (BID | {"date_time": True}, "line 3 .*: date_time is true, which is not a 64-bit integer"),
+        (BID | {"date_time": [1]}, r"line 3 .*: date_time is \[1\], which is not a 64-bit integer"),
         (b'{"extra": "\xff"}', "line 3 .*is not UTF-8"),
     ],
 )
@@ -171,19 +174,19 @@ def test_missing_columns_are_named(tmp_path: Path) -> None:
 
 
 def test_folders_that_do_not_fit(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is no folder"):
+    with pytest.raises(InputError, match="is not a folder"):
         read(tmp_path / "nowhere")
     with pytest.raises(InputError, match="has no events"):
         read(tmp_path)
     (tmp_path / "bid.parquet").write_bytes(b"not parquet")
-    with pytest.raises(InputError, match=r"bid\.parquet is no Parquet file"):
+    with pytest.raises(InputError, match=r"bid\.parquet is not a Parquet file"):
         read(tmp_path)
     (tmp_path / "bid.ndjson").touch()
     with pytest.raises(InputError, match="has bid twice"):
         read(tmp_path)
     (tmp_path / "bid.parquet").unlink()
     (tmp_path / "person.parquet").mkdir()
-    with pytest.raises(InputError, match="is no file"):
+    with pytest.raises(InputError, match="is not a file"):
         read(tmp_path)
 
 
@@ -347,7 +350,7 @@ def test_replay_of_some_streams(tmp_path: Path) -> None:
 
 
 def test_replay_holds_little_when_one_stream_is_far_ahead() -> None:
-    """All of one time, or of no time at all: nothing need be held back."""
+    """If all events have the same time or none, no event is held back."""
 
     def batches(count: int, time: int | None) -> Any:
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""From what a flow gave to the rows that stand at its end."""
+"""The final rows computed from a flow's output."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ names = st.none() | st.sampled_from(["", "a", "b"])
 
 
 def batches(rows: Iterable[Sequence[object]], schema: pa.Schema) -> list[pa.RecordBatch]:
-    """Each row in a batch of its own: final rows do not go by batches."""
+    """Each row in a batch of its own: final rows do not depend on batches."""
     return [
         pa.RecordBatch.from_pylist([dict(zip(schema.names, row, strict=True))], schema=schema)
         for row in rows
     ]
 
 
-def told(given: Iterable[pa.RecordBatch]) -> list[Row]:
-    return [(row["id"], row["name"]) for batch in given for row in batch.to_pylist()]
+def pairs(batches: Iterable[pa.RecordBatch]) -> list[Row]:
+    return [(row["id"], row["name"]) for batch in batches for row in batch.to_pylist()]
 
 
 @pytest.fixture(autouse=True, params=[0, 100_000])
@@ -43,7 +43,7 @@ def least(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_rows_that_stay() -> None:
     epochs = [batches([(1, "a"), (1, "a")], PLAIN), [], batches([(None, None)], PLAIN)]
-    assert told(final_rows(epochs, PLAIN)) == [(1, "a"), (1, "a"), (None, None)]
+    assert pairs(final_rows(epochs, PLAIN)) == [(1, "a"), (1, "a"), (None, None)]
 
 
 @given(st.lists(st.lists(st.tuples(ids, names, st.booleans()), max_size=8), max_size=8))
@@ -56,9 +56,9 @@ def test_rows_that_are_taken_back(history: list[list[tuple[int | None, str | Non
             change = 1 if more or standing[id, name] == 0 else -1
             standing[id, name] += change
             changes.append((id, name, change))
-        # Within an epoch a row may be taken back before it is put in.
+        # Within an epoch a row may be retracted before it is added.
         epochs.append(batches(reversed(changes), CHANGES))
-    assert Counter(told(final_rows(epochs, CHANGES))) == +standing
+    assert Counter(pairs(final_rows(epochs, CHANGES))) == +standing
 
 
 @given(st.lists(st.dictionaries(ids, names, max_size=4), max_size=8))
@@ -67,7 +67,7 @@ def test_the_newest_row_of_a_key(history: list[dict[int | None, str | None]]) ->
     for epoch in history:
         newest |= epoch
     epochs = [batches(epoch.items(), PLAIN) for epoch in history]
-    assert Counter(told(final_rows(epochs, PLAIN, ["id"]))) == Counter(newest.items())
+    assert Counter(pairs(final_rows(epochs, PLAIN, ["id"]))) == Counter(newest.items())
 
 
 def test_columns_of_the_final_rows() -> None:
@@ -82,7 +82,7 @@ def test_epochs_are_read_in_their_order(tmp_path: Path) -> None:
             table = pa.table({"name": [f"{epoch}.{part}"], "id": pa.array([epoch], pa.int32())})
             pq.write_table(table, folder / f"part-{part}.parquet")
     (tmp_path / "epoch=11").mkdir()
-    read = [told(epoch) for epoch in read_epochs(tmp_path, PLAIN)]
+    read = [pairs(epoch) for epoch in read_epochs(tmp_path, PLAIN)]
     assert read == [
         [(0, "0.0"), (0, "0.1")],
         [(2, "2.0"), (2, "2.1")],
@@ -92,4 +92,4 @@ def test_epochs_are_read_in_their_order(tmp_path: Path) -> None:
 
 
 def test_a_flow_that_gave_nothing(tmp_path: Path) -> None:
-    assert told(final_rows(read_epochs(tmp_path / "rows", CHANGES), CHANGES)) == []
+    assert pairs(final_rows(read_epochs(tmp_path / "rows", CHANGES), CHANGES)) == []

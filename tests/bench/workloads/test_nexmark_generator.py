@@ -1,4 +1,4 @@
-"""The NEXMark generator: canonical proportions and skew, the same whatever the chunks."""
+"""The NEXMark generator: canonical proportions and skew, independent of the chunks."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
     with pytest.raises(StoreError, match="cannot be written"):
         generate(NexmarkConfig(events=10), tmp_path / "taken")
-    with pytest.raises(SettingError, match="no format"):
+    with pytest.raises(SettingError, match="Unknown format"):
         generate(NexmarkConfig(events=10), tmp_path, "csv")  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""NEXMark live: events arrive as they are told to, and the queries give what they should."""
+"""NEXMark on arriving events: their arrival times, and the results of the queries."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_other_queries_are_refused() -> None:
 
 
 def arrived(stream: Stream, start_ms: int, until_ms: int) -> pd.DataFrame:
-    """What has arrived of a stream by a time, computed by other means than Spark."""
+    """Rows of a stream that have arrived by a time, computed without Spark."""
     arrivals = StreamArrivals(shape(RATE), stream)
     rows = np.arange(int(arrivals.cumulative(until_ms - start_ms)))
     config = NexmarkConfig(events=10**9, person_bytes=0, auction_bytes=0, bid_bytes=0)
@@ -93,7 +93,7 @@ def ran(
 
 @pytest.fixture
 def start_ms() -> int:
-    """A while ago, at the beginning of a window: two windows of 10 s are over at once."""
+    """A start time in the past, at the start of a window: two windows of 10 s are over at once."""
     return (int(time.time()) - 35) // 10 * 10_000
 
 

@@ -1,4 +1,4 @@
-"""Rows to files: what NDJSON says, and that a file is whole or not there."""
+"""Output files: the content of NDJSON, and that a file is complete or absent."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ rows = st.fixed_dictionaries(
 
 
 @given(st.lists(rows, max_size=5))
-def test_json_says_what_the_rows_say(given: list[dict[str, object]]) -> None:
-    batch = pa.RecordBatch.from_pylist(given, schema=SCHEMA)
+def test_json_says_what_the_rows_say(values: list[dict[str, object]]) -> None:
+    batch = pa.RecordBatch.from_pylist(values, schema=SCHEMA)
     lines = json_lines(batch).to_pylist()
     assert all(line.endswith("}\n") and line.count("\n") == 1 for line in lines)
-    for line, row in zip(lines, given, strict=True):
+    for line, row in zip(lines, values, strict=True):
         read = json.loads(line, parse_float=Decimal)
         assert list(read) == SCHEMA.names
         assert (read["n"], read["text"]) == (row["n"], row["text"])
@@ -108,8 +108,8 @@ def test_a_failure_leaves_the_older_file(tmp_path: Path) -> None:
 def test_outputs_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "folder.parquet").mkdir()
     for name, why in {
-        "rows.csv": "how to write",
-        "rows": "how to write",
+        "rows.csv": "no known file format",
+        "rows": "no known file format",
         "folder.parquet": "is a folder",
         "nosuch/rows.ndjson": "there is no folder",
     }.items():

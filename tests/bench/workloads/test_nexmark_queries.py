@@ -1,4 +1,4 @@
-"""The queries on Spark: their answers are those of the oracle, whatever happens on the way."""
+"""The queries on Spark: their results agree with the oracle, also with moves, scaling and kills."""
 
 from __future__ import annotations
 
@@ -95,12 +95,12 @@ def test_answers_on_odd_events(session: SparkSession, name: str, seed: int, tmp_
 
 
 def moving(query: ps.FlowQuery, epoch: int) -> None:
-    """Let each step have one host more in one epoch, one less in the next."""
+    """Add a host to each step in one epoch, remove it in the next."""
     try:
         for step in query.placements():
             query.scale(step, 1 + epoch % 2)
     except ps.SettingError:
-        # It may end at any time.
+        # The query may end at any time.
         if query.is_active:
             raise
 
@@ -153,7 +153,7 @@ def test_answers_survive_moves_and_the_death_of_a_host(
     batch_rows: int,
     hosts: int,
 ) -> None:
-    """Each with a seed, a size, batches and hosts of its own."""
+    """Each query has its own seed, size, batches and hosts."""
     events = tmp_path / "generated"
     generate(NexmarkConfig(events=count, seed=seed, rate=200, disorder_ms=seed * 50), events)
     upheaval = Upheaval()

@@ -59,7 +59,7 @@ def bid(
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Any:
-    """Rows of a query's answer, as tuples, ordered."""
+    """A function that returns the rows of a query's result, as sorted tuples."""
 
     def rows(query: str, *events: dict[str, Any]) -> list[tuple[Any, ...]]:
         for stream, key in (("person", "email_address"), ("auction", "seller"), ("bid", "bidder")):
@@ -130,7 +130,7 @@ def test_q4_counts_bids_while_the_auction_is_open(ask: Any) -> None:
 
 
 def test_q5_windows_overlap(ask: Any) -> None:
-    """Windows begin at -8, -6, ... 10; those up to 0 hold the bids of auction 1, and so on."""
+    """Windows begin at -8, -6, ... 10; those up to 0 contain the bids of auction 1, and so on."""
     found = ask("q5", bid(1, 1, 0), bid(1, 1, 1.9), bid(2, 1, 10), bid(3, 1, 10.5))
     assert found == [(1, 2)] * 5 + [(2, 1)] * 5 + [(3, 1)] * 5
 

@@ -1,4 +1,4 @@
-"""AutoFlow's skewed sum: where bids go, and what they add up to."""
+"""AutoFlow's skewed sum: the slots of its rows, and the sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The TPCx-BB generator: the same whatever the chunks, with a skew and a rhythm."""
+"""The TPCx-BB generator: it does not depend on the chunks, and has skew and a daily rhythm."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def clicked() -> pa.Table:
 
 
 def hours(table: pa.Table, column: str) -> np.ndarray:
-    """How many rows there are in each hour of the day."""
+    """Number of rows in each hour of the day."""
     return np.bincount(pc.hour(table.column(column)).to_numpy(), minlength=24)
 
 
 def share_of_first(column: pa.ChunkedArray, part: float) -> float:
-    """The share of all rows that the most frequent values have."""
+    """Share of all rows with the most frequent values."""
     counts = np.sort(pc.value_counts(column.drop_null()).field("counts").to_numpy())[::-1]
     return float(counts[: max(1, int(part * len(counts)))].sum() / counts.sum())
 
@@ -173,5 +173,5 @@ def test_parts_keep_the_order(clicked: pa.Table) -> None:
 def test_what_cannot_be_made_is_refused() -> None:
     with pytest.raises(SettingError, match="sessions_per_day"):
         TpcxBbConfig(sessions_per_day=0)
-    with pytest.raises(SettingError, match="0 batches"):
+    with pytest.raises(SettingError, match="batches is 0"):
         list(batches_of(CONFIG, "clicks", 0))

@@ -1,4 +1,4 @@
-"""The TPCx-BB flows: their answers are those of the oracle, however rows come."""
+"""The TPCx-BB flows: their results agree with the oracle, whatever the epochs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BUYING = replace(CLICKS, sessions=1_500, users=200, sessions_per_day=100, item_e
 CONFIGS = {1: BUSY_SALES, 2: CLICKS, 3: BUYING, 4: CLICKS, 15: SALES}
 
 PATIENT = replace(SETTINGS, rpc_timeout_ms=60_000, exchange_timeout_ms=60_000)
-"""Nobody dies here: a slow answer is none that is missing."""
+"""No host dies here, so slow answers are waited for."""
 THREE_WORKERS = replace(PATIENT, host_cores=3, host_parts=5, chunk_rows=300)
 
 Row = dict[str, Any]
@@ -49,17 +49,17 @@ def check(number: int, found: pa.Table, rows: pa.Table) -> None:
     expected = answer(number, rows)
     assert found.column_names == expected.column_names
     wanted = [tuple(row.values()) for row in expected.to_pylist()]
-    given = [tuple(row.values()) for row in found.to_pylist()]
+    actual = [tuple(row.values()) for row in found.to_pylist()]
     if number == 15:  # the oracle's whole numbers become floats before they are divided
-        assert [row[0] for row in given] == [row[0] for row in wanted]
-        assert [row[1] for row in given] == pytest.approx([row[1] for row in wanted])
+        assert [row[0] for row in actual] == [row[0] for row in wanted]
+        assert [row[1] for row in actual] == pytest.approx([row[1] for row in wanted])
     else:
-        assert given == wanted
-    assert given
+        assert actual == wanted
+    assert actual
 
 
 def dicts(table: pa.Table) -> list[Row]:
-    """Rows as `MiniCluster` takes them: times are milliseconds."""
+    """Rows in the form of `MiniCluster`, with times in milliseconds."""
     times = [field.name for field in table.schema if pa.types.is_timestamp(field.type)]
     for name in times:
         in_ms = table.column(name).cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
@@ -68,7 +68,7 @@ def dicts(table: pa.Table) -> list[Row]:
 
 
 def run_to_the_end(on: MiniCluster, number: int, rows: pa.Table, cuts: Sequence[int]) -> pa.Table:
-    """Give the rows in epochs that end at these cuts, in two partitions, then close all windows."""
+    """Run the rows in epochs that end at these cuts, in two partitions, then close all windows."""
     stream = find(number).stream
     for begin, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
         on.run([dicts(part) for part in parted(stream, rows.slice(begin, end - begin), 2)])
@@ -82,7 +82,7 @@ def run_to_the_end(on: MiniCluster, number: int, rows: pa.Table, cuts: Sequence[
 
 @pytest.mark.parametrize("number", TITLES)
 def test_the_steps_are_those_of_the_benchmark(number: int) -> None:
-    """Linear, and stateless, keyed or global just as they are in the ordered multicore runtime."""
+    """The chains are linear, with the same stateless, keyed and global steps as in the multicore runtime."""
     kinds = []
     for step in plan(number).steps:
         if isinstance(step, MapStep):
@@ -95,7 +95,7 @@ def test_the_steps_are_those_of_the_benchmark(number: int) -> None:
 
 
 def test_the_first_few_are_not_all() -> None:
-    """Otherwise the limits of the queries would not be tried."""
+    """Otherwise the limits of the queries would not be tested."""
     assert max(answer(1, rows_of(1))["place"].to_pylist()) == 100
     assert len(answer(2, rows_of(2))) == 30
     assert Counter(answer(3, rows_of(3))["bought"].to_pylist())[1] == 30
@@ -103,7 +103,7 @@ def test_the_first_few_are_not_all() -> None:
 
 
 def test_there_are_no_other_queries() -> None:
-    with pytest.raises(SettingError, match="no query 5"):
+    with pytest.raises(SettingError, match="no TPCx-BB query 5"):
         find(5)
 
 

@@ -1,4 +1,4 @@
-"""The processors of the TPCx-BB queries beside models that take one row after the other."""
+"""The processors of the TPCx-BB queries, compared with models that process one row at a time."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ cases = settings(max_examples=60, deadline=None)
 def fed(
     processor: ps.KeyedProcessor, columns: str, key: str | list[str], rows: Rows, at: list[int]
 ) -> Rows:
-    """All that a processor gives for rows that come in epochs cut at these places."""
+    """All output of a processor for rows in epochs cut at these places."""
     tester = ProcessorTester(processor, columns, key, slots=2)
     places = sorted({0, len(rows), *(place for place in at if place < len(rows))})
-    given: Rows = []
+    output: Rows = []
     for begin, end in pairwise(places):
-        given += [tuple(row) for row in tester.feed(rows[begin:end])]
-    return given
+        output += [tuple(row) for row in tester.feed(rows[begin:end])]
+    return output
 
 
-def left(given: Rows) -> Counter[tuple[Any, ...]]:
-    """What is left of changes; nothing may be there twice, or be taken back that is not there."""
+def left(changes: Rows) -> Counter[tuple[Any, ...]]:
+    """The rows that remain after changes. No row may be added twice, or removed if it is not there."""
     found: Counter[tuple[Any, ...]] = Counter()
-    for row in given:
+    for row in changes:
         found[row[:-1]] += row[-1]
     assert set(found.values()) <= {0, 1}
     return +found
 
 
 def timed(steps: Sequence[Any], unit: timedelta) -> list[tuple[Any, ...]]:
-    """Each with a time, so many units after the one before."""
+    """Rows with times, computed from the gaps between them."""
     time, found = START, []
     for gap, *rest in steps:
         time += gap * unit
@@ -123,7 +123,7 @@ def test_most_viewed(rows: Rows, at: list[int]) -> None:
 @cases
 @given(st.lists(st.tuples(small, small), max_size=40), cuts)
 def test_leaders(pairs: Rows, at: list[int]) -> None:
-    """Numbers only grow, as an aggregate's do."""
+    """Counts only grow, as in an aggregate."""
     counts: Counter[tuple[int, int]] = Counter()
     rows: Rows = []
     for pair in pairs:
@@ -146,8 +146,8 @@ def test_trends(rows: Rows, at: list[int]) -> None:
         found = slope(list(days), list(days.values()))
         if found is not None and found <= 0:
             expected[category, found] += 1
-    given = fed(Trends(), "category long, day long, cents long", "category", rows, at)
-    assert left(given) == expected
+    output = fed(Trends(), "category long, day long, cents long", "category", rows, at)
+    assert left(output) == expected
 
 
 def test_changes_are_told_as_such() -> None:

@@ -73,7 +73,7 @@ QUERIES: dict[int, str] = {
 
 
 def answer(number: int, rows: pa.Table) -> pa.Table:
-    """What a query gives for the rows of its stream, in the order of the answer."""
+    """Result of a query for the rows of its stream, in order."""
     numbered = rows.append_column("row_number", pa.array(np.arange(len(rows))))
     with duckdb.connect() as db:
         db.execute("SET TimeZone = 'UTC'")

@@ -1,4 +1,4 @@
-"""Checkpoints to look into, made with the store and the table alone, without Spark."""
+"""Checkpoints for tests, written with the store and the table alone, without Spark."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ SLOTS = 8
 SEALED = int(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).timestamp() * 1000)
 
 Epoch = dict[Any, int | None] | list[tuple[Any, int | None]]
-"""Keys, each with what is added to its total; None removes it."""
+"""Keys with the amounts added to their totals; None removes the key."""
 
 
 class Writer:
-    """Two hosts of one step that seal epoch after epoch, as hosts and driver do."""
+    """Writes a checkpoint of one step on two hosts, epoch by epoch, as hosts and driver do."""
 
     def __init__(self, folder: Path, keys: pa.Schema, format: int = FORMAT) -> None:
         self.store = Store(f"{folder}/penstock")
@@ -114,7 +114,7 @@ class Writer:
         self.epoch += 1
 
     def compact(self, least: int = 1 << 20, schema: pa.Schema | None = None) -> None:
-        """Both hosts compact what is there; later epochs build on it."""
+        """Compact the state of both hosts; later epochs build on it."""
         upto, tag = self.epoch - 1, f"t{self.epoch}"
         schema = self.tables[0].schema if schema is None else schema
         parts = [
@@ -139,7 +139,7 @@ Make = Callable[..., tuple[Writer, Checkpoint]]
 
 
 def making(folder: Path) -> Make:
-    """How to make a checkpoint in a folder: from the types of its keys, and some epochs."""
+    """A function that makes a checkpoint in a folder, from the types of its keys and some epochs."""
 
     def made(keys: pa.Schema, *epochs: Epoch) -> tuple[Writer, Checkpoint]:
         writer = Writer(folder, keys)
@@ -151,7 +151,7 @@ def making(folder: Path) -> Make:
 
 
 def run(*arguments: str) -> int:
-    """What the command leaves with."""
+    """Run a command; returns its exit code."""
     with pytest.raises(SystemExit) as leaving:
         cli.main(arguments)
     assert isinstance(leaving.value.code, int)

@@ -1,4 +1,4 @@
-"""Looking into checkpoints."""
+"""`penstock state` on checkpoints made of deltas."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def make(tmp_path: Path) -> Make:
 
 def test_later_deltas_win_and_removed_entries_are_gone(make: Make) -> None:
     _, checkpoint = make(WORD, *THREE)
-    found = checkpoint.entries("words")
-    assert [(e.key["word"], e.state["total"], e.epoch) for e in found.entries] == [
+    result = checkpoint.entries("words")
+    assert [(e.key["word"], e.state["total"], e.epoch) for e in result.entries] == [
         ("a", 3, 2),
         ("c", 100, 0),
         ("d,e", 7, 2),
     ]
-    assert found.total == 3
+    assert result.total == 3
 
 
 def test_an_earlier_epoch(make: Make) -> None:
     _, checkpoint = make(WORD, *THREE)
-    found = checkpoint.entries("words", epoch=0)
-    assert [e.key["word"] for e in found.entries] == ["a", "b", "c"]
-    assert found.entries[0].state == {"total": 1, "name": "after 0"}
+    result = checkpoint.entries("words", epoch=0)
+    assert [e.key["word"] for e in result.entries] == ["a", "b", "c"]
+    assert result.entries[0].state == {"total": 1, "name": "after 0"}
 
 
 def test_a_removed_key_that_comes_back(make: Make) -> None:
@@ -70,9 +70,9 @@ def test_slots_and_hosts_are_those_of_the_routes(make: Make) -> None:
 
 def test_limit(make: Make) -> None:
     _, checkpoint = make(pa.schema([("id", pa.int64())]), {i: i for i in range(100)})
-    found = checkpoint.entries("words", limit=3)
-    assert [e.key["id"] for e in found.entries] == [0, 1, 2]
-    assert found.total == 100
+    result = checkpoint.entries("words", limit=3)
+    assert [e.key["id"] for e in result.entries] == [0, 1, 2]
+    assert result.total == 100
 
 
 def test_overview(make: Make, tmp_path: Path) -> None:
@@ -179,9 +179,9 @@ def test_ls_and_show_on_the_command_line(
 ) -> None:
     make(WORD, *THREE)
     assert run("state", "ls", str(tmp_path)) == 0
-    told = capsys.readouterr().out
-    assert "epoch 2, sealed 2026-01-02 03:04:05 UTC" in told
-    assert "8: words/0 (4), words/1 (4)" in told
+    shown = capsys.readouterr().out
+    assert "epoch 2, sealed 2026-01-02 03:04:05 UTC" in shown
+    assert "8: words/0 (4), words/1 (4)" in shown
 
     assert run("state", "show", str(tmp_path), "--step", "words", "--limit", "2") == 0
     assert "2 of 3 entries" in capsys.readouterr().out
@@ -224,5 +224,5 @@ def test_many_entries_merge(make: Make) -> None:
                 del truth[key]
         epochs.append(changes)
     _, checkpoint = make(pa.schema([("k", pa.int64())]), *epochs)
-    found = {e.key["k"]: e.state["total"] for e in checkpoint.entries("words", limit=99).entries}
-    assert found == truth
+    result = {e.key["k"]: e.state["total"] for e in checkpoint.entries("words", limit=99).entries}
+    assert result == truth

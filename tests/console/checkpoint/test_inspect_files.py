@@ -1,4 +1,4 @@
-"""Looking into checkpoints of many kinds of files: merged, patched, old, damaged."""
+"""`penstock state` on checkpoints with all kinds of files: merged, patched, old, damaged."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_history_through_snapshot_run_and_delta(make: Make) -> None:
     _, checkpoint = compacted(make)
     history = checkpoint.history("words", ["a"])
     assert history is not None
-    told = [(c.kind, c.epoch, c.state["total"]) for c in history.changes]
-    assert told == [("snapshot", 0, 1), ("run", 2, 2), ("delta", 3, 3)]
+    shown = [(c.kind, c.epoch, c.state["total"]) for c in history.changes]
+    assert shown == [("snapshot", 0, 1), ("run", 2, 2), ("delta", 3, 3)]
     assert (history.entry.kind, history.entry.epoch, history.entry.state["total"]) == (
         "delta",
         3,
@@ -71,9 +71,9 @@ def test_history_through_snapshot_run_and_delta(make: Make) -> None:
 
 def test_entries_through_snapshot_run_and_delta(make: Make) -> None:
     _, checkpoint = compacted(make)
-    found = checkpoint.entries("words", limit=99)
-    assert found.total == len(found.entries) == 52
-    totals = {e.key["word"]: e.state["total"] for e in found.entries}
+    result = checkpoint.entries("words", limit=99)
+    assert result.total == len(result.entries) == 52
+    totals = {e.key["word"]: e.state["total"] for e in result.entries}
     assert totals == {f"w{i}": i for i in range(50)} | {"a": 3, "new": 3}
     assert checkpoint.entries("words", epoch=0).total == 52
     assert [e.key["word"] for e in checkpoint.entries("words", 1, limit=2).entries] == ["a", "w0"]
@@ -83,10 +83,10 @@ def test_overview_counts_snapshots_runs_and_deltas(make: Make, tmp_path: Path) -
     _, checkpoint = compacted(make)
     (step,) = checkpoint.overview().steps
     assert (step.entries, step.layout) == (52, 2)
-    for found, folder in ((step.snapshots, "snapshots"), (step.runs, "runs")):
+    for total, folder in ((step.snapshots, "snapshots"), (step.runs, "runs")):
         files = list((tmp_path / "penstock" / folder / "words").iterdir())
-        assert (found.files, found.bytes) == (len(files), sum(f.stat().st_size for f in files))
-        assert found.files
+        assert (total.files, total.bytes) == (len(files), sum(f.stat().st_size for f in files))
+        assert total.files
     assert step.deltas.files == len(list((tmp_path / "penstock/deltas/words").glob("*03-0*")))
 
 
@@ -118,7 +118,7 @@ def test_random_epochs_and_compactions(make: Make, least: int) -> None:
     assert step.entries == len(truth)
 
 
-# Maps and lists of which deltas tell only what changed
+# Maps and lists for which deltas contain only changes
 
 PATCHES = pa.schema(
     [
@@ -129,7 +129,7 @@ PATCHES = pa.schema(
 
 
 def patched(make: Make) -> tuple[Writer, Checkpoint]:
-    """A step with a map and a list: one key, whole in epoch 0, then two patches of it."""
+    """A step with a map and a list: one key with its full state in epoch 0, then two patches."""
     writer, checkpoint = make(WORD)
     keys = writer.codec.from_values(["a"])
     (slot,) = slots_of(keys.hashes, SLOTS).tolist()
@@ -180,13 +180,13 @@ def test_patches_are_folded(make: Make, compactions: str) -> None:
 def test_patches_are_shown(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     patched(make)
     assert run("state", "show", str(tmp_path)) == 0
-    told = capsys.readouterr().out
-    assert "pages" in told.splitlines()[0]
-    assert '["q", "r"]' in told
+    shown = capsys.readouterr().out
+    assert "pages" in shown.splitlines()[0]
+    assert '["q", "r"]' in shown
     assert run("state", "show", str(tmp_path), "--key", "a") == 0
-    told = capsys.readouterr().out
-    assert 'added [["y", 3]] removed ["x"]' in told
-    assert "removed the first 1" in told
+    shown = capsys.readouterr().out
+    assert 'added [["y", 3]] removed ["x"]' in shown
+    assert "removed the first 1" in shown
     assert run("state", "ls", str(tmp_path)) == 0
     assert "~" not in capsys.readouterr().out
 
@@ -197,7 +197,7 @@ LAZY = Migration.parse("lazy")
 
 
 def placed(writer: Writer) -> None:
-    """Epoch 0 under the first owners, then slots 0 and 1 move, and slot 7 is to follow."""
+    """Epoch 0 with the first owners; then slots 0 and 1 move, and slot 7 is pending."""
     topology = Topology(StepId("words"), SLOTS, HOSTS)
     topology.advance(-1, HOSTS, LAZY)
     writer.placements = topology.placements_json()
@@ -210,24 +210,24 @@ def placed(writer: Writer) -> None:
     writer.seal({f"w{i}": 1 for i in range(50)})
 
 
-def test_slots_are_told_with_their_story(make: Make) -> None:
+def test_slots_are_shown_with_their_history(make: Make) -> None:
     writer, checkpoint = make(WORD)
     placed(writer)
-    found = checkpoint.slots("words")
-    assert (found.step, found.epoch, found.slots, found.layout) == ("words", 1, SLOTS, 0)
-    told = [(g.slots, g.host, g.since, g.why, g.source, g.home) for g in found.groups]
-    assert told == [
+    result = checkpoint.slots("words")
+    assert (result.step, result.epoch, result.slots, result.layout) == ("words", 1, SLOTS, 0)
+    shown = [(g.slots, g.host, g.since, g.why, g.source, g.home) for g in result.groups]
+    assert shown == [
         ("0-1", "words/1", 0, "move", "words/0", "words/1"),
         ("2-3", "words/0", -1, "start", None, "words/0"),
         ("4-6", "words/1", -1, "start", None, "words/1"),
         ("7", "words/1", -1, "start", None, "words/0"),
     ]
-    first = found.groups[0]
+    first = result.groups[0]
     assert (first.snapshots.slots, first.snapshots.oldest, first.snapshots.newest) == (2, 0, 0)
     assert (first.runs.files, first.deltas.files) == (0, 1)
     overview = checkpoint.overview().steps[0]
-    assert sum(g.snapshots.bytes for g in found.groups) == overview.snapshots.bytes
-    assert sum(g.deltas.bytes for g in found.groups) == pytest.approx(overview.deltas.bytes, abs=4)
+    assert sum(g.snapshots.bytes for g in result.groups) == overview.snapshots.bytes
+    assert sum(g.deltas.bytes for g in result.groups) == pytest.approx(overview.deltas.bytes, abs=4)
 
 
 def test_slots_on_the_command_line(
@@ -236,9 +236,9 @@ def test_slots_on_the_command_line(
     writer, _ = make(WORD)
     placed(writer)
     assert run("state", "slots", str(tmp_path)) == 0
-    told = capsys.readouterr().out
-    assert "words at epoch 1: 8 slots, layout of version 0" in told
-    assert "2 slots, version 0" in told
+    shown = capsys.readouterr().out
+    assert "words at epoch 1: 8 slots, layout of version 0" in shown
+    assert "2 slots, version 0" in shown
     assert run("state", "slots", str(tmp_path), "--step", "words", "--json") == 0
     (step,) = json.loads(capsys.readouterr().out)
     assert [g["host"] for g in step["groups"]] == ["words/1", "words/0", "words/1", "words/1"]
@@ -253,8 +253,8 @@ def test_a_checkpoint_of_format_1(tmp_path: Path, capsys: pytest.CaptureFixture[
     for changes in THREE:
         writer.seal(changes)
     checkpoint = Checkpoint(str(tmp_path))
-    found = checkpoint.entries("words")
-    assert {e.key["word"]: e.state["total"] for e in found.entries} == {"a": 3, "c": 100, "d,e": 7}
+    result = checkpoint.entries("words")
+    assert {e.key["word"]: e.state["total"] for e in result.entries} == {"a": 3, "c": 100, "d,e": 7}
     history = checkpoint.history("words", ["a"], epoch=1)
     assert history is not None
     assert [(c.epoch, c.state["total"]) for c in history.changes] == [(0, 1), (1, 2)]
@@ -271,17 +271,17 @@ def test_a_checkpoint_of_format_1(tmp_path: Path, capsys: pytest.CaptureFixture[
     ]
     assert run("state", "slots", str(tmp_path)) == 0
     assert "no layout yet" in capsys.readouterr().out
-    # A query that goes on with it writes format 2, and merges what was there.
+    # A query that continues on it writes format 2, and merges the old files.
     writer.format = FORMAT
     writer.seal({"a": 1, "c": None})
     writer.compact(least=0)
     writer.seal({"a": 1})
-    found = checkpoint.entries("words")
-    assert {e.key["word"]: e.state["total"] for e in found.entries} == {"a": 5, "d,e": 7}
+    result = checkpoint.entries("words")
+    assert {e.key["word"]: e.state["total"] for e in result.entries} == {"a": 5, "d,e": 7}
     assert checkpoint.entries("words", epoch=3).total == 2
 
 
-# What is damaged or gone
+# Damaged and missing files
 
 
 @pytest.mark.parametrize("folder", ["snapshots", "runs", "deltas"])
@@ -325,8 +325,8 @@ def test_a_version_that_is_removed_meanwhile(make: Make, monkeypatch: pytest.Mon
         return chain
 
     monkeypatch.setattr(Store, "chain", overtaken)
-    found = checkpoint.entries("words")
-    assert (found.epoch, found.entries[0].state["total"]) == (4, 5)
+    result = checkpoint.entries("words")
+    assert (result.epoch, result.entries[0].state["total"]) == (4, 5)
     monkeypatch.setattr(Store, "chain", overtaken)
     with pytest.raises(CheckpointError, match=r"epoch 3 of .* was removed while it was read"):
         checkpoint.entries("words", epoch=3)

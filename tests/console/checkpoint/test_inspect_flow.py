@@ -1,4 +1,4 @@
-"""What `penstock state` tells of a flow that really ran, beside what the flow's twin knows."""
+"""`penstock state` on the checkpoint of a real run, compared with a reference implementation of the flow."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def test_every_epoch_of_a_ledger_that_moves_and_scales(tmp_path: Path) -> None:
                 history = checkpoint.history("ledger", [who])
                 assert (history and history.entry) == entries.get(who)
             assert checkpoint.overview().steps[0].entries == len(entries)
-    told = checkpoint.slots("ledger")
-    assert {group.why for group in told.groups} == {"start", "move", "scale"}
-    assert told.layout is not None
-    assert all(group.home == group.host for group in told.groups)
+    shown = checkpoint.slots("ledger")
+    assert {group.why for group in shown.groups} == {"start", "move", "scale"}
+    assert shown.layout is not None
+    assert all(group.home == group.host for group in shown.groups)
 
 
 def held(entry: StateEntry | None) -> tuple[dict[int, int], list[int]]:

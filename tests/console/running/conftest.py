@@ -1,4 +1,4 @@
-"""Queries on a checkpoint that are seen and steered from outside."""
+"""Fixtures: queries on a checkpoint that are watched and controlled from outside."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def serve(store: Store) -> Iterator[Serve]:
-    """Starts a query on the checkpoint with these steps."""
+    """A function that starts a query on the checkpoint with these steps."""
     started: list[SteeredQuery] = []
 
     def start(**steps: dict[str, Any]) -> SteeredQuery:

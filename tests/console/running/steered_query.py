@@ -1,4 +1,4 @@
-"""A driver's service with the actions of control, and a stand-in for the query behind it."""
+"""A driver's service with the control actions, in front of a fake query."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from penstock.wire.flight import TokenServer
 TOKEN = "opensesameopensesame"
 
 
-def tell_of(store: Store, location: str, pid: int, token: str = TOKEN) -> None:
-    """Say in the checkpoint where a query is, and in a file of the user's what opens its control."""
+def announce(store: Store, location: str, pid: int, token: str = TOKEN) -> None:
+    """Write a query's address into the checkpoint, and its control token into the user's file."""
     run = secrets.token_hex(4)
     KeyFile("f00d", run, os.environ).keep(ControlKey(location, token, "", pid))
     store.write_control({"location": location, "pid": pid, "flow": "f00d", "run": run})
 
 
 def host(name: str, health: str = "good", **figures: Any) -> dict[str, Any]:
-    """One host as control tells it."""
-    told = {
+    """A host in the report of a control loop."""
+    defaults = {
         "slots": 4,
         "rate": 300.0,
         "service_rate": 1000.0,
         "latency_ms": 80.0,
         "projected_ms": 95.0,
     }
-    return {"host": name, "health": health} | told | figures
+    return {"host": name, "health": health} | defaults | figures
 
 
 def step(health: str | None, *hosts: dict[str, Any], **facts: Any) -> dict[str, Any]:
-    """One step as control tells it."""
-    told: dict[str, Any] = {
+    """A step in the report of a control loop."""
+    defaults: dict[str, Any] = {
         "share": 1.0,
         "alert_ms": 500.0,
         "margin": 0.2,
@@ -56,7 +56,7 @@ def step(health: str | None, *hosts: dict[str, Any], **facts: Any) -> dict[str, 
         "treating": None,
         "hot_keys": [],
     }
-    return {"health": health, "hosts": list(hosts)} | told | facts
+    return {"health": health, "hosts": list(hosts)} | defaults | facts
 
 
 def hot_key(key: str, text: str) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def hot_key(key: str, text: str) -> dict[str, Any]:
 
 
 def epoch(number: int, mean_ms: float = 240.0, rows: int = 100) -> dict[str, Any]:
-    """What is told of one of epochs that follow each other every 500 ms."""
+    """The progress of one epoch; epochs follow each other every 500 ms."""
     latency = {"mean_ms": mean_ms, "p50_ms": mean_ms * 0.9, "p99_ms": mean_ms * 1.5}
     moved = ("fetched_keys", "fetched_bytes", "fetches", "wait_ms", "partial_slots")
     return {
@@ -80,20 +80,20 @@ def epoch(number: int, mean_ms: float = 240.0, rows: int = 100) -> dict[str, Any
 
 
 def functions(**facts: Any) -> dict[str, Any]:
-    """The functions of a query as control tells of them."""
+    """The functions of a query in the report of a control loop."""
     used = {"invocations": 1200, "seconds": 34.5, "failed": 0, "throttled": 0}
-    told = {"state": "up", "trouble": "", "at_most": 20, "left_whole": {}, "used": used}
-    return told | facts
+    defaults = {"state": "up", "trouble": "", "at_most": 20, "left_whole": {}, "used": used}
+    return defaults | facts
 
 
 def offload(**facts: Any) -> dict[str, Any]:
-    """What functions carry of a step, as control tells it."""
+    """The load that functions carry of a step, in the report of a control loop."""
     figures = {"functions": 4, "warm": 9, "rate": 2000.0, "redirected": 700.0, "lasts": False}
     return figures | facts
 
 
 class SteeredQuery:
-    """A query as far as control is seen from outside. It is steered as told, and asks no policy."""
+    """A fake query that answers control requests. It obeys every change, and has no policy."""
 
     def __init__(self, store: Store, **steps: dict[str, Any]) -> None:
         self.store = store
@@ -116,23 +116,23 @@ class SteeredQuery:
         self.listen()
 
     def listen(self) -> None:
-        """Say in the checkpoint where the query is."""
-        tell_of(self.store, self.server.location, os.getpid())
+        """Write the query's address into the checkpoint."""
+        announce(self.store, self.server.location, os.getpid())
 
     def end(self) -> None:
-        """Stop as a query does that has nothing more to do."""
+        """Shut down cleanly, as a query does at its end."""
         self.server.shutdown()
         self.store.remove_control()
 
     def keep(self, *files: list[Entry]) -> None:
-        """Let the checkpoint have these entries, in files as they were written."""
+        """Write journal entries into the checkpoint, one file per list."""
         for entries in files:
             name = f"{entries[0].time_ms:016.0f}-000000"
             self.store.write_journal(name, entries)
 
     def _status(self) -> dict[str, Any]:
         newest = None if self.progress is None else self.progress["epoch"]
-        hosts = [told["host"] for told_step in self.steps.values() for told in told_step["hosts"]]
+        hosts = [host["host"] for step in self.steps.values() for host in step["hosts"]]
         status = {
             "state": "running",
             "epoch": newest,
@@ -152,12 +152,12 @@ class SteeredQuery:
     def _control(self) -> dict[str, Any] | None:
         if not self.controlled:
             return None
-        told = {"sla": self.sla, "policy": self.policy, "dry_run": self.dry_run}
-        return copy.deepcopy(told | {"steps": self.steps, "functions": self.functions})
+        report = {"sla": self.sla, "policy": self.policy, "dry_run": self.dry_run}
+        return copy.deepcopy(report | {"steps": self.steps, "functions": self.functions})
 
     def _steer(self, order: dict[str, Any]) -> dict[str, Any] | None:
         if not self.controlled:
-            raise SettingError("nothing is controlled", hint="start it with .elastic()")
+            raise SettingError("autoscaling is off", hint="add .elastic()")
         self.orders.append(dict(order))
         margin = order.get("margin", 0.0)
         if not 0 <= margin < 1:
@@ -165,9 +165,9 @@ class SteeredQuery:
         self.sla |= {name: order[name] for name in self.sla if name in order}
         self.policy = order.get("policy", self.policy)
         self.dry_run = order.get("dry_run", self.dry_run)
-        for name, told in self.steps.items():
+        for name, facts in self.steps.items():
             if order.get("step", name) == name:
-                told |= {what: order[what] for what in told if what in order}
+                facts |= {setting: order[setting] for setting in facts if setting in order}
         return self._control()
 
     def _newest(self, last: int) -> dict[str, Any]:
@@ -175,11 +175,11 @@ class SteeredQuery:
 
 
 Serve = Callable[..., SteeredQuery]
-"""Starts a query with these steps."""
+"""A function that starts a query with these steps."""
 
 
 def run(*arguments: str) -> int:
-    """What `penstock ctl` with these arguments ends with."""
+    """Run `penstock ctl` with these arguments; returns its exit code."""
     with pytest.raises(SystemExit) as leaving:
         cli.main(["ctl", *arguments])
     assert isinstance(leaving.value.code, int)
@@ -188,7 +188,7 @@ def run(*arguments: str) -> int:
 
 @contextmanager
 def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """`penstock ctl` as a process, as a terminal starts it."""
+    """`penstock ctl` in a process, started as by a terminal."""
     with subprocess.Popen(
         [sys.executable, "-m", "penstock", "ctl", *arguments],
         stdout=subprocess.PIPE,
@@ -201,12 +201,12 @@ def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def interruptible() -> None:
-    """For a process that is to be interrupted: what runs in the background may have that ignored."""
+    """Restore the default handling of SIGINT, which processes in the background may ignore."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def interrupted(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Interrupt a process as a terminal does. Returns its code and what it still wrote."""
+    """Interrupt a process as a terminal does; returns its exit code and its remaining output."""
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
     return process.returncode, out, err

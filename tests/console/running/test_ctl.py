@@ -1,4 +1,4 @@
-"""`penstock ctl` against a driver's service: real calls, with a stand-in for the query behind it."""
+"""`penstock ctl` with real calls to a driver's service, in front of a fake query."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from penstock.state.store.store import FORMAT, Store
 from penstock.wire.access import Access
 from penstock.wire.addresses import LOOPBACK
 from penstock.wire.flight import TokenServer
-from tests.console.running.steered_query import TOKEN, run, tell_of
+from tests.console.running.steered_query import TOKEN, announce, run
 
 HOSTS = [HostId("sum/0"), HostId("sum/1")]
 
 
 class StandIn:
-    """A query as far as `penstock ctl` sees it: slots that really move, and nothing else."""
+    """A fake query for `penstock ctl`: its slots really move, and it has no state."""
 
     is_elastic = False
     journal: tuple[Entry, ...] = ()
@@ -95,7 +95,7 @@ Serve = Callable[..., StandIn]
 
 @pytest.fixture
 def serve(store: Store) -> Iterator[Serve]:
-    """Starts a query on the checkpoint with these steps."""
+    """A function that starts a query on the checkpoint with these steps."""
     servers = []
 
     def started(*steps: str) -> StandIn:
@@ -104,7 +104,7 @@ def serve(store: Store) -> Iterator[Serve]:
         server.actions |= actions(cast(FlowQuery, query))
         servers.append(server)
         claim(store, *steps)
-        tell_of(store, server.location, os.getpid())
+        announce(store, server.location, os.getpid())
         return query
 
     yield started
@@ -150,15 +150,15 @@ def test_status(serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     query.progress.append(epoch(41, query.boundary(41)))
     query.move("sum", [7], "sum/0")
     assert run("status", str(tmp_path)) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "running epoch 41 migration lazy(16) 1 slot pending" in told
-    assert "sum/0 4711 2-3 12,345 6.7 900 7" in told
-    assert "sum/1 4712 0-1,4-7 - - -" in told
-    assert "slots moved 0-1: sum/0 to sum/1 (move)" in told
-    assert "fetched 321 keys, 4.6 MB" in told
-    assert "round trips 7 rows waited 35 ms" in told
-    assert "partial slots 3 left behind 88 keys, not requested yet" in told
-    assert "evicted 11 keys" in told
+    text = " ".join(capsys.readouterr().out.split())
+    assert "running epoch 41 migration lazy(16) 1 slot pending" in text
+    assert "sum/0 4711 2-3 12,345 6.7 900 7" in text
+    assert "sum/1 4712 0-1,4-7 - - -" in text
+    assert "slots moved 0-1: sum/0 to sum/1 (move)" in text
+    assert "fetched 321 keys, 4.6 MB" in text
+    assert "round trips 7 rows waited 35 ms" in text
+    assert "partial slots 3 left behind 88 keys, not requested yet" in text
+    assert "evicted 11 keys" in text
 
 
 def test_status_as_json(serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,9 +177,9 @@ def test_status_before_the_first_epoch(
     query = serve("sum")
     query.topologies.clear()
     assert run("status", str(tmp_path)) == 0
-    told = capsys.readouterr().out
-    assert "no epoch yet" in told
-    assert "sum/1" in told
+    text = capsys.readouterr().out
+    assert "no epoch yet" in text
+    assert "sum/1" in text
 
 
 def test_move(serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -220,7 +220,7 @@ def test_journal(serve: Serve, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "text"),
     [
         (["move", "--slots", "0", "--to", "sum/9"], "step sum has no host 'sum/9'"),
         (["move", "--slots", "8", "--to", "sum/1"], "there is no slot 8"),
@@ -235,14 +235,14 @@ def test_orders_that_make_no_sense(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
-    told: str,
+    text: str,
 ) -> None:
     serve("sum")
     verb, *rest = arguments
     assert run(verb, str(tmp_path), *rest) == 2
     error = capsys.readouterr().err
     assert error.startswith("SettingError: ")
-    assert told in error
+    assert text in error
     assert "What to do: " in error
 
 
@@ -271,7 +271,7 @@ def test_the_query_has_died(store: Store, tmp_path: Path) -> None:
     claim(store, "sum")
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    tell_of(store, "grpc://127.0.0.1:1", gone.pid)
+    announce(store, "grpc://127.0.0.1:1", gone.pid)
     with pytest.raises(
         SettingError, match=f"its process {gone.pid} no longer runs.*start the flow"
     ):
@@ -283,7 +283,7 @@ def test_no_answer(store: Store, tmp_path: Path) -> None:
     server = TokenServer(LOOPBACK, Access("the run's"), TOKEN)
     location = server.location
     server.shutdown()
-    tell_of(store, location, os.getpid())
+    announce(store, location, os.getpid())
     with pytest.raises(SettingError, match=r"does not answer: .*What to do: check that it still"):
         RunningQuery(str(tmp_path)).status()
 
@@ -292,7 +292,7 @@ def test_somebody_else_answers(serve: Serve, store: Store, tmp_path: Path) -> No
     serve("sum")
     control = store.read_control()
     assert control is not None
-    tell_of(store, control["location"], os.getpid(), "another")
+    announce(store, control["location"], os.getpid(), "another")
     with pytest.raises(SettingError, match="asks for the run's token"):
         RunningQuery(str(tmp_path)).status()
 

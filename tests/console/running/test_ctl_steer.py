@@ -1,4 +1,4 @@
-"""Steering a query, its health and its journal, from outside: real calls to a driver's service."""
+"""Control, health and journal of a query from outside, with real calls to a driver's service."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.console.running.steered_query import (
 )
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> str:
+def printed(capsys: pytest.CaptureFixture[str]) -> str:
     return " ".join(capsys.readouterr().out.split())
 
 
@@ -35,7 +35,7 @@ def entry(second: int, text: str = "") -> Entry:
     return Entry(1_750_000_000_000.0 + 1000 * second, second, "sum", "done", text or f"at {second}")
 
 
-def test_steer_tells_what_is_in_force(
+def test_steer_shows_the_settings_in_force(
     serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     query = serve(sum=step("good", host("sum/0")))
@@ -58,7 +58,7 @@ def test_steer_tells_what_is_in_force(
             "patience_ms": 60_000,
         }
     ]
-    shown = told(capsys)
+    shown = printed(capsys)
     assert "SLA average latency at most 2 s over any 5 s" in shown
     assert "policy drs(0.3) dry run: decisions are shown, not carried out" in shown
     assert "sum good 1 2 6 300 ms 30% 100%" in shown
@@ -71,7 +71,7 @@ def test_steer_back_in_earnest(
     query.dry_run = True
     assert run("steer", str(tmp_path), "--no-dry-run") == 0
     assert query.orders == [{"dry_run": False}]
-    assert "dry run" not in told(capsys)
+    assert "dry run" not in printed(capsys)
 
 
 def test_steer_without_options_changes_nothing(
@@ -80,7 +80,7 @@ def test_steer_without_options_changes_nothing(
     query = serve(sum=step("severe", host("sum/0"), treating="balance: slots 1 from a to b"))
     assert run("steer", str(tmp_path)) == 0
     assert query.orders == [{}]
-    assert "sum severe 1 1 8 500 ms 20% 100% balance: slots 1 from a to b" in told(capsys)
+    assert "sum severe 1 1 8 500 ms 20% 100% balance: slots 1 from a to b" in printed(capsys)
 
 
 @pytest.mark.parametrize(
@@ -105,15 +105,15 @@ def test_steer_that_makes_no_sense(
     assert json.dumps(query.steps) == before
 
 
-def test_steer_a_query_that_keeps_its_hosts(
+def test_steer_without_autoscaling(
     serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     serve(sum=step("good")).controlled = False
     assert run("steer", str(tmp_path), "--at-most", "2") == 2
-    assert "nothing is controlled" in capsys.readouterr().err
+    assert "autoscaling is off" in capsys.readouterr().err
 
 
-def test_status_tells_health_and_hot_keys(
+def test_status_shows_health_and_hot_keys(
     serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     query = serve(
@@ -130,7 +130,7 @@ def test_status_tells_health_and_hot_keys(
     )
     query.progress = epoch(3)
     assert run("status", str(tmp_path)) == 0
-    shown = told(capsys)
+    shown = printed(capsys)
     assert "policy switch(0.2)" in shown
     assert "sum severe 2 1 8 500 ms 20% 100%" in shown
     assert "max not known - 1 8 500 ms 20% 25%" in shown
@@ -141,19 +141,19 @@ def test_status_tells_health_and_hot_keys(
     assert "state that moved in epoch 3" in shown
 
 
-def test_status_tells_of_functions_and_money(
+def test_status_shows_functions_and_money(
     serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     query = serve(sum=step("good", host("sum/0"), offload=offload(lasts=True)))
     query.functions, query.money = functions(), {"hosts": 0.02, "functions": 0.001}
     assert run("status", str(tmp_path)) == 0
-    shown = told(capsys)
+    shown = printed(capsys)
     assert "spent 0.0210 USD: hosts 0.0200, functions 0.0010" in shown
     assert "functions up, at most 20; 1,200 invocations, 34.5 s" in shown
     assert "4 functions carry 700 of 2,000 records/s, 9 kept warm; the burst lasts: more" in shown
     query.functions = query.money = None
     assert run("status", str(tmp_path)) == 0
-    assert "spent" not in told(capsys)
+    assert "spent" not in printed(capsys)
 
 
 def test_status_without_hot_keys(
@@ -161,10 +161,10 @@ def test_status_without_hot_keys(
 ) -> None:
     query = serve(sum=step("good", host("sum/0")))
     assert run("status", str(tmp_path)) == 0
-    assert "hot keys" not in told(capsys)
+    assert "hot keys" not in printed(capsys)
     query.controlled = False
     assert run("status", str(tmp_path)) == 0
-    assert "policy" not in told(capsys)
+    assert "policy" not in printed(capsys)
 
 
 def test_journal_of_a_running_query(
@@ -200,7 +200,7 @@ def test_journal_as_json(serve: Serve, tmp_path: Path, capsys: pytest.CaptureFix
     assert [codec.decode(line, Entry) for line in lines] == query.journal
 
 
-def test_journal_of_a_query_that_runs_no_more(
+def test_journal_of_a_query_that_has_ended(
     serve: Serve, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     query = serve(sum=step("good"))

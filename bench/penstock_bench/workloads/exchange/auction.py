@@ -1,7 +1,7 @@
 """The auction as a keyed processor: each stock's order book and balances are its state.
 
-Rows are orders (order_id, account, side, price, quantity) with the key `stock`; rows that come out
-are trades, and refused orders.
+Input rows are orders (order_id, account, side, price, quantity) with the key `stock`; output rows are
+trades and refused orders.
 
 >>> from penstock.testing import ProcessorTester
 >>> tester = ProcessorTester(Auction(), "stock long, " + ORDER_COLUMNS, key="stock")
@@ -26,16 +26,15 @@ ORDER_COLUMNS = "order_id long, account long, side string, price long, quantity 
 """Columns of an order besides its stock; prices are in hundredths."""
 
 ENDOWMENT = Balance(cash=10_000_000, shares=3_000)
-"""What an account has of each stock, and to spend on it, when it first trades it."""
+"""Cash and shares that an account has for each stock when it first trades it."""
 
 
 class Auction(KeyedProcessor):
     """Matches the orders of each stock by price and time, and keeps accounts.
 
-    Making a book from the state takes time for every order that waits, so books are kept, as a
-    cache. A stamp in the state names the sequence of orders that led to it, and a book that has
-    taken in the same sequence is the same: no other one is used, whatever was taken back, run again
-    or done on another host in between.
+    Building a book from the state takes time for every waiting order, so books are cached. A stamp in
+    the state identifies the sequence of orders that led to it. Only a cached book with the same stamp is
+    used, so the cache stays right when epochs are undone, run again, or run on another host.
     """
 
     output_schema = (
@@ -53,29 +52,29 @@ class Auction(KeyedProcessor):
         self._asks = handle.get_map_state("asks", "price long, number long", order)
         self._balances = handle.get_map_state("balances", "account long", "cash long, shares long")
         self._books: dict[int, tuple[int, Book]] = {}
-        """stock -> the stamp of a book, and the book."""
+        """Stock -> the stamp of a cached book, and the book."""
 
     def handle_input_rows(
         self, key: tuple[Any, ...], rows: Iterator[Row], timers: Timers
     ) -> list[tuple[Any, ...]]:
         (stock,) = key
         book, stamp = self._book(stock)
-        given = []
+        output = []
         for row in rows:
             order = Order(row.order_id, row.account, row.side, row.price, row.quantity)
             for trade in book.submit(order):
                 refused = trade.buy_order is None or trade.sell_order is None
-                given.append((stock, "refused" if refused else "trade", *trade))
-            # of numbers alone: hashes of text differ from process to process
+                output.append((stock, "refused" if refused else "trade", *trade))
+            # Only numbers are hashed: hashes of text differ between processes.
             buys = order.side == BUY
             stamp = hash((stamp, order.id, order.account, buys, order.price, order.quantity))
         self._save(book)
         self._seen.update((book.arrived, stamp))
         self._books[stock] = (stamp, book)
-        return given
+        return output
 
     def _book(self, stock: int) -> tuple[Book, int]:
-        """The book of the running call's stock, out of the cache or made from the state."""
+        """The book of the current stock, from the cache or built from the state, and its stamp."""
         arrived, stamp = self._seen.get() or (0, 0)
         kept, book = self._books.pop(stock, (None, None))
         if book is None or kept != stamp:
@@ -89,7 +88,7 @@ class Auction(KeyedProcessor):
         return book, stamp
 
     def _save(self, book: Book) -> None:
-        """Bring the state to where the book is."""
+        """Write the book's changes to the state."""
         for state, touched, orders in (
             (self._bids, book.touched_bids, book.bids),
             (self._asks, book.touched_asks, book.asks),

@@ -1,7 +1,7 @@
-"""The order book of one stock, with what its traders own: a continuous double auction.
+"""The order book of one stock, with its traders' balances: a continuous double auction.
 
-The best price trades first, and among equal prices the order that came first. A trade happens at
-the price of the order that waited. Pure: orders in, trades out.
+The best price trades first, and among equal prices the earliest order. A trade happens at the price of
+the waiting order. The book is pure: orders in, trades out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 Place = tuple[int, int]
-"""An order that waits: its price, and its number in the order of arrival."""
+"""A waiting order: its price, and its number in order of arrival."""
 
 BUY, SELL = "buy", "sell"
 
@@ -27,7 +27,7 @@ class Order(NamedTuple):
 
 
 class Trade(NamedTuple):
-    """Shares change hands. Or an order was refused: then the other side's fields are None."""
+    """A trade, or a refused order, where the other side's fields are None."""
 
     buy_order: int | None
     sell_order: int | None
@@ -38,17 +38,17 @@ class Trade(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """An order in the book."""
+    """A waiting order in the book."""
 
     order: int
     account: int
     left: int
-    """Shares that have not traded yet. Of a bid, `left` times its price are taken out of the
-    account's cash until they are traded; of an ask, `left` of its shares."""
+    """Shares that have not traded yet. They are reserved: for a bid, `left` times its price is taken out
+    of the account's cash; for an ask, `left` shares."""
 
 
 class Balance(NamedTuple):
-    """What an account may still spend, and sell, of one stock."""
+    """Cash and shares of an account that are not reserved, for one stock."""
 
     cash: int
     shares: int
@@ -56,10 +56,10 @@ class Balance(NamedTuple):
 
 @dataclass
 class Book:
-    """Orders that wait, and balances, of one stock.
+    """Waiting orders and balances of one stock.
 
-    An account has the endowment when it is first seen. An order that its balance does not cover,
-    or of no price or quantity, is refused.
+    A new account starts with the endowment. An order is refused if its account's balance does not
+    cover it, or if its price or quantity is not positive.
 
     >>> book = Book(Balance(cash=1000, shares=10))
     >>> book.submit(Order(1, 7, "sell", price=50, quantity=4))
@@ -75,23 +75,23 @@ class Book:
     asks: dict[Place, Waiting] = field(default_factory=dict)
     balances: dict[int, Balance] = field(default_factory=dict)
     arrived: int = 0
-    """Orders so far."""
+    """Number of orders so far."""
 
     def __post_init__(self) -> None:
         self.touched_bids: set[Place] = set()
         self.touched_asks: set[Place] = set()
         self.touched_balances: set[int] = set()
-        """What was put in, changed or taken out; for who keeps the book elsewhere to empty."""
-        # the best price is on top: the highest bid, the lowest ask
+        """Changed entries since the caller last cleared these sets."""
+        # Heaps with the best price on top: the highest bid, the lowest ask.
         self._best_bids = [(-price, number) for price, number in self.bids]
         self._best_asks = list(self.asks)
         heapify(self._best_bids)
         heapify(self._best_asks)
 
     def submit(self, order: Order) -> list[Trade]:
-        """Take in an order: what it trades, or the one row that tells of its refusal."""
+        """Process an order; return its trades, or one row if it is refused."""
         if order.side not in (BUY, SELL):
-            raise ValueError(f"an order is to buy or to sell, not to {order.side!r}")
+            raise ValueError(f"the side of an order is {order.side!r}: use 'buy' or 'sell'")
         self.arrived += 1
         if not self._reserve(order):
             return [_refused(order)]
@@ -111,7 +111,7 @@ class Book:
         return trades
 
     def _reserve(self, order: Order) -> bool:
-        """Take what the order may need out of its account, if that has it."""
+        """Reserve the cash or shares for the order; False if its account does not have them."""
         if order.price <= 0 or order.quantity <= 0:
             return False
         cash, shares = self.balances.get(order.account, self.endowment)
@@ -126,7 +126,7 @@ class Book:
         return True
 
     def _match(self, order: Order, buys: bool) -> tuple[list[Trade], int]:
-        """What an order trades with those that wait, and how many of its shares are left."""
+        """Match an order with waiting ones; return the trades, and the shares that are left."""
         best, waiting = (self._best_asks, self.asks) if buys else (self._best_bids, self.bids)
         touched = self.touched_asks if buys else self.touched_bids
         limit = order.price if buys else -order.price
@@ -145,7 +145,7 @@ class Book:
             else:
                 waiting[place] = Waiting(other.order, other.account, other.left - quantity)
             if buys:
-                # it had set aside its own price, which may be more
+                # The reservation was at the order's own price, which may be higher.
                 self._credit(order.account, (order.price - price) * quantity, quantity)
                 self._credit(other.account, price * quantity, 0)
                 ids = (order.id, other.order, order.account, other.account)

@@ -1,4 +1,4 @@
-"""Orders of a day as they come, live on Spark, whole or thinned out; and the auction on them.
+"""The orders of a day, live on Spark, all or a sample of them; and the auction on them.
 
 >>> spark, day = ps.session(), trace.day()                      # doctest: +SKIP
 >>> rows = replay(spark, day, for_s=120, one_in=50)             # doctest: +SKIP
@@ -29,7 +29,7 @@ _PIECE_MS = 100
 
 @dataclass(frozen=True)
 class Replayed(Shape):
-    """A number of records in each 100 ms, and none after them.
+    """A shape with a number of records for each 100 ms, and none after them.
 
     >>> Replayed((5, 0, 20)).cumulative([50, 100, 200, 300, 400]).tolist()
     [2, 5, 5, 25, 25]
@@ -47,17 +47,17 @@ class Replayed(Shape):
 
 @dataclass(frozen=True, eq=False)
 class OrderRows:
-    """Orders for these stocks, one after the other."""
+    """Orders for a sequence of stocks."""
 
     stock: npt.NDArray[np.int16]
     start_s: float
-    """When of the day the load begins: prices go by it."""
+    """Start of the load, in seconds of the day; prices depend on it."""
     traders: Traders
 
     columns = f"stock long, {ORDER_COLUMNS}"
 
     def rows(self, number: Numbers, t_us: Numbers) -> list[pa.Array]:
-        # the rows of a lead-in take the first ones, so that the last ones begin anew
+        # Rows of the lead-in use the first stocks, so the last rows wrap around.
         stock = self.stock[number % len(self.stock)]
         return self.traders.orders(number, stock, self.start_s + t_us / 1e6)
 
@@ -65,14 +65,14 @@ class OrderRows:
 def excerpt(
     day: Day, start_s: float, for_s: float, one_in: int, traders: Traders
 ) -> tuple[Replayed, OrderRows]:
-    """When the orders of a part of the day arrive, and what they hold: one in so many of them."""
+    """Arrival times and content of one in `one_in` orders of a part of the day."""
     start_ms, length_ms = round(start_s * 1000), round(for_s * 1000)
     which = day.between(start_ms, start_ms + length_ms)
     arrival_ms, stock = day.arrival_ms[which][::one_in], day.stock[which][::one_in]
     if not len(stock):
         raise SettingError(
-            f"there are no orders from {start_s:g} s on for {for_s:g} s",
-            hint="the day has 4 hours: 14,400 s",
+            f"there are no orders in the {for_s:g} s from {start_s:g} s on",
+            hint="the day has 4 hours: use a part of its 14,400 s",
         )
     pieces = -(-length_ms // _PIECE_MS)
     counts = np.bincount((arrival_ms - start_ms) // _PIECE_MS, minlength=pieces)
@@ -89,16 +89,16 @@ def replay(
     start_ms: int | None = None,
     traders: Traders | None = None,
 ) -> DataFrame:
-    """The stream of a part of the day's orders (by default the first opening), one in so many.
+    """A stream of one in `one_in` orders of a part of the day, by default the first opening.
 
-    A host takes in the partitions of an epoch one after the other, in no set order: with one, who
-    came first trades first; with more, that holds within each. Without a `start_ms` orders begin to
-    arrive when the query has come up; see `arriving`.
+    A host processes the partitions of an epoch one after the other, in any order. With one partition,
+    orders trade in order of arrival; with more, that holds within each. Without `start_ms`, orders begin
+    to arrive when the query is up; see `arriving`.
     """
     shape, rows = excerpt(day, start_s, for_s, one_in, traders or Traders())
     return arriving(spark, "exchange", Arriving(shape, rows, partitions, start_ms))
 
 
 def flow(orders: DataFrame, slots: int = 64) -> ps.Flow:
-    """The auction on a stream of orders: trades and refusals come out."""
+    """The auction on a stream of orders; its output is trades and refused orders."""
     return ps.flow(orders, arrival="arrival").key_by("stock", slots=slots).process(Auction())

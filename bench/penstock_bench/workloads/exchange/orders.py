@@ -1,8 +1,8 @@
-"""The orders of a day: who wants to buy or sell how many shares at which price.
+"""The orders of a day: account, side, price and quantity.
 
-All of an order follows from the seed, its number, its stock and its time: whichever part of a day
-is made, wherever, it is the same. Traders set prices around what a stock is worth, which moves
-slowly over the day: about half of the orders trade at once, others wait for their price to come.
+An order depends only on the seed, its number, its stock and its time, so it is the same in any part of
+the day and on any machine. Traders set prices around a stock's value, which moves slowly over the day:
+about half of the orders trade at once, others wait for their price.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from penstock_bench.workloads.exchange.trace import FIRST_STOCK, Day
 
 ACCOUNTS = 5_000
 FIRST_ARRIVAL_MS = 1_577_957_400_000
-"""When the first session opens: 2020-01-02T09:30:00Z."""
+"""Opening of the first session, in milliseconds of Unix time: 2020-01-02T09:30:00Z."""
 LOT = 100
-"""Quantities are multiples of it."""
+"""Shares per lot; quantities are multiples of it."""
 
 _LOWEST, _TIMES_HIGHER = 300, 30.0
-"""Hundredths: what a share of the cheapest stock is worth, and the dearest in terms of it."""
+"""Value of a share of the cheapest stock in hundredths, and the ratio of the dearest to the cheapest."""
 _SWINGS = (("day", 0.02, 3600, 3 * 3600), ("minutes", 0.004, 180, 600))
-"""(name, part of the price, seconds from ... to ...): how what a stock is worth moves."""
+"""Swings of a stock's value: (name, share of the value, shortest and longest period in seconds)."""
 _SPREAD = 0.0015
-"""Part of the price: how far apart traders are."""
+"""Spread of the traders' prices, as a share of the value."""
 _MEAN_LOTS = 3.0
 
 Floats = npt.NDArray[np.float64]
@@ -48,7 +48,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Traders:
-    """Who trades, by seed.
+    """The traders of a day, by seed.
 
     >>> orders = Traders(seed=1).orders(np.arange(2), stock=np.array([0, 5]), t_s=np.zeros(2))
     >>> [len(column) for column in orders]
@@ -59,10 +59,10 @@ class Traders:
     accounts: int = ACCOUNTS
 
     def orders(self, number: Numbers, stock: npt.NDArray[np.int16], t_s: Floats) -> list[pa.Array]:
-        """The columns of `SCHEMA` behind arrival, for orders of these numbers, stocks and times."""
+        """The columns of `SCHEMA` after arrival, for orders of these numbers, stocks and times."""
         draws = Draws(self.seed, number)
         buys = draws.below(2, "side") == 0
-        # from the logistic distribution: most orders are near, few are far away
+        # A logistic distribution: most prices are near the value, few are far away.
         unit = np.clip(draws.unit("price"), 1e-9, 1 - 1e-9)
         away = np.log(unit / (1 - unit)) * _SPREAD
         price = self.worth(stock, t_s) * np.where(buys, 1 - away, 1 + away)
@@ -77,7 +77,7 @@ class Traders:
         ]
 
     def worth(self, stock: npt.NDArray[np.int16], t_s: Floats) -> Floats:
-        """What a share is worth at a time, in hundredths."""
+        """Value of a share at a time, in hundredths."""
         draws = Draws(self.seed, stock.astype(np.int64))
         worth = _LOWEST * _TIMES_HIGHER ** draws.unit("worth")
         for name, size, shortest, longest in _SWINGS:
@@ -88,7 +88,7 @@ class Traders:
 
 
 def orders(day: Day, which: slice, traders: Traders | None = None) -> pa.Table:
-    """Orders of a day, such as `day.between(0, 60_000)`, in their order of arrival.
+    """Orders of a part of a day, such as `day.between(0, 60_000)`, in order of arrival.
 
     >>> day = Day(np.array([0, 5, 5], np.int32), np.array([7, 0, 7], np.int16))
     >>> table = orders(day, slice(1, 3))

@@ -1,7 +1,7 @@
-"""When orders for which stock arrive: a day at the exchange, by seed.
+"""Arrival times of orders by stock: a day at the exchange, by seed.
 
-Each stock has its exact number of orders, by a power law; each order its millisecond, drawn by how
-busy the market and the stock are.
+A power law gives each stock its exact number of orders. Each order's millisecond is drawn by how busy
+the market and the stock are.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from penstock.state.keys.codec import int_keys, slots_of
 Floats = npt.NDArray[np.float64]
 
 STEP_MS = 100
-"""Weights are those of time slots of this length; within them orders arrive evenly."""
+"""Milliseconds of a time slot: each has a weight, and orders arrive evenly within it."""
 SESSION_MS = 2 * 3600 * 1000
 DAY_MS = 2 * SESSION_MS
-"""Two sessions, one right after the other."""
+"""Milliseconds of a day: two sessions without a break."""
 
 _STEPS = DAY_MS // STEP_MS
 _WAVES = ((2.0, 0.20), (15.0, 0.25), (120.0, 0.25), (900.0, 0.15))
-"""(seconds, size): the market's mood changes on each of these scales."""
+"""Waves of the market's activity: (seconds, size)."""
 _MARKET_BURSTS = 48
 _STOCK_BURSTS = 4.0
-"""Bursts in a day: of the whole market, and of a stock on average."""
+"""Bursts per day of the whole market, and of a stock on average."""
 _MOST_OF_A_STOCK = 0.06
-"""No burst of a stock brings more than this part of what the market brings on average."""
+"""Highest rate of a stock's burst, as a share of the market's average rate."""
 
 
 def _market(random: np.random.Generator) -> Floats:
-    """The whole market without its openings, on average 1: busy at both ends of a session, most of
-    all towards the close of the day, with waves and bursts of seconds to minutes."""
+    """Activity of the whole market without its openings, 1 on average. It is high at both ends of a session,
+    most of all near the close of the day, with waves and bursts of seconds to minutes."""
     mood = np.zeros(_STEPS)
     for seconds, size in _WAVES:
         knots = np.arange(0, DAY_MS / 1000 + 2 * seconds, seconds)
@@ -50,26 +50,27 @@ def _market(random: np.random.Generator) -> Floats:
 
 
 def _of_stock(random: np.random.Generator, weight: float) -> Floats:
-    """A stock beside the market: 1, and more in its own bursts. `weight` is its part of all."""
+    """Activity of a stock relative to the market: 1, and more in its own bursts. `weight` is its share of
+    all orders."""
     heights = random.lognormal(2.0, 0.7, random.poisson(_STOCK_BURSTS))
     return 1.0 + _bursts(random, np.minimum(heights, _MOST_OF_A_STOCK / weight))
 
 
 def _opening(random: np.random.Generator) -> Floats:
-    """The first seconds of a session: nearly all in the first one, the rest quickly less."""
+    """Activity in the first seconds of a session: nearly all in the first one, then a fast decay."""
     seconds = np.arange(0, 10, STEP_MS / 1000)
     shape = np.where(seconds < 1.0, 1.0, np.exp(-(seconds - 1.0) / 0.25) * 0.5)
     return np.asarray(shape * random.uniform(0.9, 1.1, len(shape)), np.float64)
 
 
 def _session(after_open: float, before_close: float) -> Floats:
-    """A U: busier by so much after the opening and before the close."""
+    """Activity of a session in the shape of a U, higher after the opening and before the close."""
     x = np.linspace(0.0, 1.0, _STEPS // 2)
     return 1.0 + after_open * np.exp(-x / 0.08) + before_close * np.exp((x - 1.0) / 0.12)
 
 
 def _bursts(random: np.random.Generator, heights: Floats) -> Floats:
-    """What bursts of these heights add: each rises at once and dies away, in seconds to minutes."""
+    """Activity added by bursts of these heights: each starts at once and decays in seconds to minutes."""
     added = np.zeros(_STEPS)
     starts = random.integers(0, _STEPS, len(heights))
     fades = np.clip(random.lognormal(np.log(12.0), 1.0, len(heights)), 1.0, 120.0)
@@ -83,15 +84,15 @@ def _bursts(random: np.random.Generator, heights: Floats) -> Floats:
 STOCKS = 1_156
 ORDERS = 14_854_215
 FIRST_STOCK = 600_000
-"""Stocks are numbered from here on, from the heaviest to the lightest."""
+"""Number of the first stock; stocks are numbered by their orders, most first."""
 
 _EXPONENT = 0.58
-"""The power law's exponent: the heaviest stock has 2.3 % of all orders, the first 11 have 10.9 %."""
+"""The power law's exponent: the busiest stock has 2.3 % of all orders, the first 11 have 10.9 %."""
 _OPENING = (70_000, 74_500)
-"""Orders of a session's first second, besides those that come anyway."""
+"""Range of the orders that an opening adds to a session's first second."""
 _STOCK_BITS = 11
 _SERVICE_RATE = 200.0
-"""Orders a second of a host: about 8 of them are then enough on average."""
+"""Orders per second of a host: about 8 hosts are then enough on average."""
 
 Numbers = npt.NDArray[np.int64]
 Counts = npt.NDArray[np.int32]
@@ -99,18 +100,18 @@ Counts = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class Day:
-    """All orders of a day in their order of arrival."""
+    """All orders of a day, in order of arrival."""
 
     arrival_ms: npt.NDArray[np.int32]
-    """Milliseconds from the first opening on; the second session follows right after the first."""
+    """Milliseconds since the first opening; the second session follows the first without a break."""
     stock: npt.NDArray[np.int16]
-    """0 for the heaviest; `FIRST_STOCK` more is its number."""
+    """Index of each order's stock, 0 for the busiest; its number is `FIRST_STOCK` higher."""
 
     def __len__(self) -> int:
         return len(self.stock)
 
     def between(self, start_ms: int, end_ms: int) -> slice:
-        """The orders that arrive from one time up to, not including, another.
+        """The orders that arrive from `start_ms` (inclusive) to `end_ms` (exclusive).
 
         >>> some = Day(np.array([0, 5, 5, 9], np.int32), np.zeros(4, np.int16))
         >>> some.between(1, 9)
@@ -121,7 +122,7 @@ class Day:
 
 
 def day(seed: int = 1) -> Day:
-    """The orders of a day. Takes a few seconds and, while it does, some 350 MB."""
+    """Generate the orders of a day. It takes a few seconds and, meanwhile, about 350 MB."""
     keys = np.empty(ORDERS, np.int64)
     done = 0
     for stock, arrivals_ms in _by_stock(seed):
@@ -133,9 +134,9 @@ def day(seed: int = 1) -> Day:
 
 
 def slot_trace(slots: int = 64, delta_ms: int = 100, seed: int = 1) -> Counts:
-    """How many orders arrive in each time slot for each slot of a step that is keyed by stock.
+    """Number of orders in each time slot, for each slot of a step that is keyed by stock.
 
-    An array of time slots and slots: the same orders as `day(seed)` gives.
+    The array's axes are time slots and slots. The orders are those of `day(seed)`.
     """
     if delta_ms < 1 or DAY_MS % delta_ms:
         raise SettingError(
@@ -150,12 +151,12 @@ def slot_trace(slots: int = 64, delta_ms: int = 100, seed: int = 1) -> Counts:
 
 
 def workload(slots: int, delta_ms: float, seed: int) -> Workload:
-    """The day for the simulator, which calls it `exchange`."""
+    """The day as the simulator's workload `exchange`."""
     return Workload(Trace(delta_ms, slot_trace(slots, round(delta_ms), seed)), _SERVICE_RATE)
 
 
 def slots_of_stocks(slots: int) -> npt.NDArray[np.int32]:
-    """The slot of each stock, as couriers find it for a key column of type long.
+    """The slot of each stock, as couriers compute it for a key column of type long.
 
     >>> slots_of_stocks(64)[:4].tolist()
     [39, 22, 47, 26]
@@ -165,7 +166,7 @@ def slots_of_stocks(slots: int) -> npt.NDArray[np.int32]:
 
 
 def orders_of_stocks() -> Numbers:
-    """How many orders each stock has in a day.
+    """Number of orders of each stock in a day.
 
     >>> orders = orders_of_stocks()
     >>> orders.sum().item(), orders[:3].tolist()
@@ -173,7 +174,7 @@ def orders_of_stocks() -> Numbers:
     """
     exact = _weights() * ORDERS
     orders = np.floor(exact).astype(np.int64)
-    # those that rounding takes most from get the rest
+    # The stocks that lost most by rounding get the rest.
     short = np.argsort(orders - exact, kind="stable")[: ORDERS - orders.sum()]
     orders[short] += 1
     return orders
@@ -185,7 +186,7 @@ def _weights() -> Floats:
 
 
 def _by_stock(seed: int) -> Iterator[tuple[int, Numbers]]:
-    """Each stock with the times, in milliseconds, at which its orders arrive; in no order."""
+    """Each stock with the arrival times of its orders, in milliseconds, unsorted."""
     random = np.random.default_rng([seed, STOCKS])
     market, weights = _market(random), _weights()
     openings = []
@@ -203,9 +204,9 @@ def _by_stock(seed: int) -> Iterator[tuple[int, Numbers]]:
 
 
 def _arrivals(random: np.random.Generator, busy: Floats, count: int) -> Numbers:
-    """Times of `count` orders, in milliseconds, over time slots that are so busy."""
+    """Times of `count` orders, in milliseconds, over time slots with the activity `busy`."""
     reached = np.concatenate([[0.0], np.cumsum(busy)])
-    # uniform draws in ascending order, which `interp` is quick with
+    # Uniform draws in ascending order, for which `interp` is fast.
     drawn = np.cumsum(random.exponential(size=count + 1))
     steps = np.interp(drawn[:-1] / drawn[-1] * reached[-1], reached, np.arange(len(reached)))
     last = len(busy) * STEP_MS - 1

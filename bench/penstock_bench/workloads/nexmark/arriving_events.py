@@ -1,7 +1,8 @@
 """NEXMark's events as they arrive live: one stream each, or several as one stream of rows.
 
-Events are those of the generator, person, auction or bid by their number; an event happens when it
-arrives. Of several streams in one, a row has the columns of all; those of the others are null in it.
+Events are those of the generator: an event's number decides whether it is a person, an auction or a bid.
+An event happens when it arrives. Where one stream holds several, a row has the columns of all, and those
+of other streams are null.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from penstock_bench.workloads.nexmark.events import events_of
 
 @dataclass(frozen=True)
 class StreamArrivals:
-    """When the events of one stream arrive, if all events together arrive as a shape says.
+    """Arrival times of one stream's events, where all events together arrive with a shape.
 
     >>> from penstock.sim.shapes import shape
     >>> auctions = StreamArrivals(shape("steady(50)"), "auction")
@@ -49,17 +50,16 @@ class StreamArrivals:
         return self.shape.arrival_us(self.events(number))
 
     def events(self, number: Numbers) -> Numbers:
-        """Which events the stream's rows of these numbers are."""
+        """Numbers among all events of the stream's events with these numbers."""
         return places(self.stream).events(number)
 
 
 def scaled_down(seed: int) -> NexmarkConfig:
-    """Events for loads of thousands a second, where the benchmark's figures are meant for a hundred
-    times as many.
+    """Settings for loads of thousands of events per second; the benchmark's are for a hundred times more.
 
-    With those, a hot key would be hot for seconds: no number of hosts could share its rows, and an
-    auction would be open for so long that its bids are far apart. So fewer auctions are open at a
-    time, none is hot, and a hot seller is hot for some ten auctions, which are nearly all.
+    With the benchmark's settings, a key would be hot for seconds, and no number of hosts could share
+    its rows. An auction would be open for so long that its bids are far apart. So fewer auctions are
+    open at once, none is hot, and a seller is hot for only about ten auctions.
     """
     return NexmarkConfig(
         MOST_EVENTS,
@@ -77,7 +77,7 @@ def scaled_down(seed: int) -> NexmarkConfig:
 
 @dataclass(frozen=True)
 class MixedEvents:
-    """The events of some streams, in the order in which they happen: the content of a load.
+    """The events of some streams, in order of time: the content of a load.
 
     >>> rows = MixedEvents({"auction": {"auction": "id", "category": "category"},
     ...                     "bid": {"auction": "auction", "price": "price"}}, scaled_down(1))
@@ -89,7 +89,7 @@ class MixedEvents:
     """
 
     of: Mapping[Stream, Mapping[str, str]]
-    """For each stream the columns that its rows have, and which of the stream's they are."""
+    """Stream -> names of the row's columns, and the stream's columns that they are."""
     config: NexmarkConfig
 
     @property
@@ -109,9 +109,9 @@ class MixedEvents:
         return ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in spark_schema(self.schema))
 
     def rows(self, number: Numbers, t_us: Numbers) -> list[pa.Array]:
-        found = events_of(self.config, places(*self.streams).events(number))
-        parts = [found[stream] for stream in self.streams]
-        # the rows of each stream are in their order: put them back in that of all
+        by_stream = events_of(self.config, places(*self.streams).events(number))
+        parts = [by_stream[stream] for stream in self.streams]
+        # Each stream's rows are in order: merge them into the order of all events.
         order = np.argsort(np.concatenate([self._numbers(s, number) for s in self.streams]))
         arrays = []
         for field in self.schema:
@@ -126,7 +126,7 @@ class MixedEvents:
         return arrays
 
     def _numbers(self, stream: Stream, number: Numbers) -> Numbers:
-        """Which of the rows are of a stream."""
+        """The numbers of the rows that belong to a stream."""
         whole, own = places(*self.streams), places(stream)
         at = number % whole.each + whole.first - own.first
         return number[(at >= 0) & (at < own.each)]
@@ -134,7 +134,7 @@ class MixedEvents:
 
 @dataclass(frozen=True)
 class Having:
-    """Keeps some columns of the rows in which one of them has a value. A stateless step; picklable.
+    """A stateless step that keeps some columns of the rows whose `column` is not null. Picklable.
 
     >>> rows = pa.record_batch({"auction": [1, 2], "price": [None, 9], "category": [10, None]})
     >>> Having("price", ("auction", "price"))(rows).to_pylist()
@@ -154,7 +154,7 @@ class Having:
 
 @dataclass(frozen=True)
 class LiveEvents:
-    """NEXMark's events as streams (arrival, some columns) that begin together."""
+    """NEXMark's events as streams (arrival, some columns) with a common start."""
 
     spark: SparkSession
     shape: Shape

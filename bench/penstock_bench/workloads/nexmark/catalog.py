@@ -6,8 +6,8 @@ from penstock.errors import SettingError
 from penstock_bench.workloads.nexmark.queries import auctions, counts, stateless, windows
 from penstock_bench.workloads.nexmark.query import NexmarkQuery
 
-_FOUND = {**stateless.QUERIES, **auctions.QUERIES, **windows.QUERIES, **counts.QUERIES}
-QUERIES: dict[str, NexmarkQuery] = {f"q{n}": _FOUND[f"q{n}"] for n in range(23)}
+_ALL = {**stateless.QUERIES, **auctions.QUERIES, **windows.QUERIES, **counts.QUERIES}
+QUERIES: dict[str, NexmarkQuery] = {f"q{n}": _ALL[f"q{n}"] for n in range(23)}
 TITLES = {name: query.title for name, query in QUERIES.items()}
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 Stream = Literal["person", "auction", "bid"]
 
 STREAMS: tuple[Stream, ...] = ("person", "auction", "bid")
-"""The streams in the order in which events of the same time count: a person comes before what they sell."""
+"""The streams, in the order of their events at equal times: a person comes before their auctions."""
 
 TIME = pa.timestamp("us", tz="UTC")
 

@@ -1,6 +1,6 @@
-"""What is generated: the same values give the same events, on any machine.
+"""Settings of the generator: the same settings give the same events on any machine.
 
-Of each fifty events, the first is a person, then come auctions, then bids.
+Events come in rounds of fifty: one person, then three auctions, then bids.
 """
 
 from __future__ import annotations
@@ -16,53 +16,53 @@ ShapeName = Literal["flat", "burst", "sine", "step"]
 Hot = Literal["canonical", "zipf"]
 
 PEOPLE, AUCTIONS, BIDS = 1, 3, 46
-"""New persons, new auctions and bids of each 50 events, which come in this order."""
+"""New persons, new auctions and bids in each round of 50 events, in this order."""
 ROUND = PEOPLE + AUCTIONS + BIDS
 MOST_EVENTS = 9_000_000_000
 MOST_RATE = 10_000_000
 MOST_IN_PERIOD = 3_000_000_000
-"""What integers of 64 bits can count exactly, see `shapes.py`."""
+"""Limits that keep counts exact in 64-bit integers, see `shapes.py`."""
 
 
 @dataclass(frozen=True)
 class NexmarkConfig:
-    """What to generate; the defaults are those of the canonical generator.
+    """Settings of the generator; the defaults are those of the canonical generator.
 
     >>> NexmarkConfig(events=100, shape="saw")
     Traceback (most recent call last):
     ...
-    penstock.errors.SettingError: 'saw' is no shape. What to do: take one of flat, burst, sine, step
+    penstock.errors.SettingError: Unknown shape 'saw'. What to do: use one of flat, burst, sine, step
     """
 
     events: int
-    """Persons, auctions and bids together."""
+    """Number of events: persons, auctions and bids together."""
     seed: int = 1
     rate: int = 10_000
-    """Events in a second of event time, where the shape's factor is 1."""
+    """Events per second of event time, where the shape's factor is 1."""
     shape: ShapeName = "flat"
-    """How the rate changes over a period; see `shapes.py`."""
+    """Change of the rate over a period; see `shapes.py`."""
     period_s: int = 60
-    """How long a shape takes until it begins again."""
+    """Seconds after which a shape repeats."""
     hot: Hot = "canonical"
-    """canonical: the hot auction, bidder and seller are new ones after each `hot_batch` of their kind.
-    zipf: the hot ones stay the same, the first `hot_set` of their kind, drawn by Zipf's law."""
+    """Choice of hot keys. canonical: the hot auction, bidder and seller change after every `hot_batch` of
+    their kind. zipf: the first `hot_set` of each kind stay hot, drawn by Zipf's law."""
     disorder_ms: int = 0
-    """Events leave the generator up to so much later than they happen: files are out of order."""
+    """Most milliseconds between an event's time and its place in the file: files are out of order."""
     base_ms: int = 1_436_918_400_000
-    """When event 0 happens: 2015-07-15T00:00:00Z."""
+    """Time of event 0, in milliseconds of Unix time: 2015-07-15T00:00:00Z."""
 
     hot_auction_ratio: int = 2
-    """All bids but one in so many go to a hot auction."""
+    """With n, all but one in n bids go to a hot auction."""
     hot_bidder_ratio: int = 4
     hot_seller_ratio: int = 4
     hot_batch: int = 100
-    """Only for canonical: the hot key is the first of each so many."""
+    """Only for canonical: keys between one hot key and the next."""
     in_flight: int = 100
-    """Auctions that are open at a time, on average."""
+    """Average number of open auctions."""
     active_people: int = 1_000
-    """Only the newest so many people bid and sell."""
+    """Number of people who bid and sell: the newest ones."""
     hot_set: int = 100
-    """Only for zipf: how many hot auctions, bidders and sellers there are."""
+    """Only for zipf: number of hot auctions, bidders and sellers."""
     zipf_exponent: float = 1.0
     person_bytes: int = 200
     auction_bytes: int = 500
@@ -71,10 +71,10 @@ class NexmarkConfig:
     def __post_init__(self) -> None:
         if self.shape not in get_args(ShapeName):
             shapes = ", ".join(get_args(ShapeName))
-            raise SettingError(f"{self.shape!r} is no shape", hint=f"take one of {shapes}")
+            raise SettingError(f"Unknown shape {self.shape!r}", hint=f"use one of {shapes}")
         if self.hot not in get_args(Hot):
             raise SettingError(
-                f"{self.hot!r} is no kind of hot keys", hint="take canonical or zipf"
+                f"Unknown kind of hot keys {self.hot!r}", hint="use canonical or zipf"
             )
         _within("events", self.events, 0, MOST_EVENTS)
         _within("rate", self.rate, 1, MOST_RATE)
@@ -99,18 +99,18 @@ _EACH: dict[Stream, int] = {"person": PEOPLE, "auction": AUCTIONS, "bid": BIDS}
 
 
 class RoundPlaces(NamedTuple):
-    """A run of events in each round: the first one's place, and how many."""
+    """Consecutive events in each round: the first one's place, and their number."""
 
     first: int
     each: int
 
     def events(self, number: Numbers) -> Numbers:
-        """The numbers, among all events, of those that are so many-th in these places."""
+        """Numbers among all events of the events with these numbers among these places."""
         return number // self.each * ROUND + self.first + number % self.each
 
 
 def places(*streams: Stream) -> RoundPlaces:
-    """Where the events of a stream are, or of streams that follow one another in a round.
+    """The places of a stream's events in a round, or of several consecutive streams.
 
     >>> import numpy as np
     >>> places("auction").events(np.arange(4)).tolist()
@@ -121,7 +121,7 @@ def places(*streams: Stream) -> RoundPlaces:
     before = STREAMS.index(streams[0])
     if streams != STREAMS[before : before + len(streams)]:
         raise SettingError(
-            f"{' and '.join(streams)} do not follow one another in a round",
+            f"{' and '.join(streams)} are not consecutive in a round",
             hint=f"the order is {', '.join(STREAMS)}",
         )
     return RoundPlaces(sum(_EACH[s] for s in STREAMS[:before]), sum(_EACH[s] for s in streams))

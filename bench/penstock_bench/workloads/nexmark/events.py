@@ -1,8 +1,8 @@
-"""The events of any numbers, as Arrow tables: what the canonical generator makes, vectorised.
+"""The events of any numbers, as Arrow tables: a vectorised version of the canonical generator.
 
-Event n is a person, an auction or a bid by its place in its round of fifty. Everything about it
-follows from the seed and n. One thing differs from nexmark-flink, which adds the first person's id
-twice to bidders, so that most bidders are never born; here they are people.
+Event n is a person, an auction or a bid by its place in its round of fifty. It depends only on the seed
+and n. One thing differs from nexmark-flink, which adds the first person's id twice to bidders, so that
+most bidders do not exist; here they are people of the stream.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from penstock_bench.workloads.nexmark.config import AUCTIONS, PEOPLE, ROUND, Nex
 from penstock_bench.workloads.nexmark.shapes import EventTimes
 
 FIRST_ID = 1000
-"""The first id of people and of auctions: they fit each other even in small samples."""
+"""First id of people and of auctions: joins find matches even in small samples."""
 _FIRST_CATEGORY, _CATEGORIES = 10, 5
 _LEAD = 10
-"""Ids that are not there yet and may be named already, as if events had changed places."""
+"""Number of future ids that events may already refer to, as if events were out of order."""
 _CHANNELS = 10_000
 
 _FIRST_NAMES = (
@@ -51,7 +51,7 @@ _HOT_CHANNELS = ("Google", "Facebook", "Baidu", "Apple")
 
 
 def events(config: NexmarkConfig, first: int, count: int) -> dict[Stream, pa.Table]:
-    """The events first, first + 1, ... (count of them), in the order in which they happen.
+    """The events first, first + 1, ... (count of them), in order of time.
 
     >>> made = events(NexmarkConfig(events=100), 0, 100)
     >>> {stream: table.num_rows for stream, table in made.items()}
@@ -94,7 +94,7 @@ def _auctions(config: NexmarkConfig, numbers: Numbers) -> pa.Table:
     ahead = numbers + config.in_flight * ROUND // AUCTIONS
     horizon_ms = times.millis(ahead) - happens
     expires = 1 + draws.below(np.maximum(2 * horizon_ms, 1), "length") + happens
-    if config.hot == "zipf":  # bids never stop on these
+    if config.hot == "zipf":  # Hot auctions stay open to the end.
         end_ms = int(times.millis(np.array([config.events]))[0])
         expires = np.where(auction < config.hot_set, expires - happens + end_ms, expires)
     used = 48 + texts.lengths(name) + texts.lengths(description)
@@ -125,12 +125,12 @@ def _bids(config: NexmarkConfig, numbers: Numbers) -> pa.Table:
 
 
 def _last_person(numbers: Numbers) -> Numbers:
-    """The newest person at these events, from 0."""
+    """Index of the newest person at the time of these events."""
     return numbers // ROUND
 
 
 def _last_auction(numbers: Numbers) -> Numbers:
-    """The newest auction at these events (auctions or bids), from 0."""
+    """Index of the newest auction at the time of these events (auctions or bids)."""
     of_round = np.minimum(numbers % ROUND - PEOPLE, AUCTIONS - 1)
     return numbers // ROUND * AUCTIONS + of_round
 
@@ -142,7 +142,7 @@ def _person(config: NexmarkConfig, numbers: Numbers, draws: Draws) -> Numbers:
 
 
 def _hot_person(config: NexmarkConfig, numbers: Numbers, draws: Draws, which: int) -> Numbers:
-    """0: hot sellers, 1: hot bidders; no person is both."""
+    """Hot sellers if `which` is 0, hot bidders if it is 1; no person is both."""
     newest = _last_person(numbers)
     if config.hot == "canonical":
         return newest // config.hot_batch * config.hot_batch + which
@@ -161,20 +161,20 @@ def _hot_rank(config: NexmarkConfig, unit: Floats) -> Numbers:
 
 @lru_cache(maxsize=8)
 def _channels(seed: int) -> tuple[pa.Array, pa.Array]:
-    """Names and addresses: first the famous ones, whose address does not tell the channel's id."""
+    """Names and URLs of channels: first the well-known ones, whose URL lacks the channel's id."""
     number = np.arange(_CHANNELS + len(_HOT_CHANNELS)) - len(_HOT_CHANNELS)
     draws = Draws(seed, number)
     parts = [texts.words(seed, draws, 5, what, gaps="_") for what in ("dir1", "dir2", "dir3")]
-    tells = (number >= 0) & (draws.below(10, "tells") > 0)
+    has_id = (number >= 0) & (draws.below(10, "tells") > 0)
     ids = [f"&channel_id={_reversed_bits(max(int(n), 0))}" for n in number]
-    query = [f"item.htm?query=1{id if told else ''}" for id, told in zip(ids, tells, strict=True)]
+    query = [f"item.htm?query=1{id if has else ''}" for id, has in zip(ids, has_id, strict=True)]
     urls = _joined(["https://www.nexmark.com", *parts, pa.array(query, pa.string())], "/")
     names = [*_HOT_CHANNELS, *(f"channel-{i}" for i in range(_CHANNELS))]
     return pa.array(names, pa.string()), urls
 
 
 def _reversed_bits(n: int) -> int:
-    """The 32 bits from last to first, as a number with sign, without its sign.
+    """The absolute value of the 32 bits in reverse order, as a signed integer.
 
     >>> _reversed_bits(1), _reversed_bits(2)
     (2147483648, 1073741824)

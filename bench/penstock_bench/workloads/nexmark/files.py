@@ -23,21 +23,21 @@ _BEFORE_ALL = -(2**62)
 
 @dataclass(frozen=True)
 class Merged:
-    """Some rows in their order: row i is the next of stream `order[i]`."""
+    """Merged rows: row i is the next row of stream `order[i]`."""
 
     order: npt.NDArray[np.int8]
     rows: tuple[pa.RecordBatch | None, ...]
-    """What each stream has in it."""
+    """Rows of each stream; None if it has none here."""
 
 
 class TimedStream:
-    """Batches with a `date_time`, and what is known of their times so far."""
+    """Batches with a `date_time`, and statistics of the times so far."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
         self._newest = _BEFORE_ALL
         self.disorder_us = 0
-        """The most that a row was behind the newest before it."""
+        """Most microseconds by which a row is older than the newest before it."""
         self.first_us: int | None = None
         self.last_us: int | None = None
         self.done = False
@@ -45,7 +45,7 @@ class TimedStream:
         self.places: Numbers = np.zeros(0, np.int64)
 
     def fill(self) -> None:
-        """Have at least one row held, or be done."""
+        """Read until at least one row is held, or the stream is done."""
         while not self.done and not len(self.places):
             batch = next(self._batches, None)
             if batch is None:
@@ -54,13 +54,13 @@ class TimedStream:
                 self.held, self.places = batch, self._watch(batch.column("date_time"))
 
     def release(self, count: int) -> pa.RecordBatch | None:
-        """The first `count` rows that are held; they are held no longer."""
+        """Remove and return the first `count` held rows."""
         if not count:
             return None
         assert self.held is not None
-        given = self.held.slice(0, count)
+        rows = self.held.slice(0, count)
         self.held, self.places = self.held.slice(count), self.places[count:]
-        return given
+        return rows
 
     def _watch(self, column: pa.Array) -> Numbers:
         times = pc.fill_null(column.cast(pa.int64()), _BEFORE_ALL).to_numpy(zero_copy_only=False)
@@ -77,7 +77,7 @@ class TimedStream:
 
 
 def merge(streams: Sequence[TimedStream]) -> Iterator[Merged]:
-    """All rows of the streams, in order.
+    """Merge the rows of the streams by event time; the order within each stream stays.
 
     >>> def times(*micros):
     ...     return pa.record_batch({"date_time": pa.array(micros, pa.timestamp("us"))})
@@ -101,7 +101,7 @@ def merge(streams: Sequence[TimedStream]) -> Iterator[Merged]:
 
 
 def _placeable(streams: Sequence[TimedStream], s: int) -> int:
-    """How many held rows of stream s come before all that other streams may still bring."""
+    """Number of held rows of stream s that precede all rows that other streams may still bring."""
     places = streams[s].places
     count = len(places)
     for t, other in enumerate(streams):
@@ -117,7 +117,7 @@ _FIRST_MTIME = 1_600_000_000
 def read(folder: str | Path) -> dict[Stream, pa.Table]:
     """All events of a folder, each stream in its file's order; a stream without a file is empty.
 
-    Extra columns are left out. Raises `InputError` for what cannot be read.
+    Extra columns are left out. Raises `InputError` if a file cannot be read.
     """
     files = find_files(folder)
     return {
@@ -130,17 +130,17 @@ def read(folder: str | Path) -> dict[Stream, pa.Table]:
 
 @dataclass(frozen=True)
 class ReplayInfo:
-    """What `chunked` wrote."""
+    """Facts about the batches that `chunked` wrote."""
 
     batches: int
     parts: int
-    """Files of each stream in each batch: Spark's `maxFilesPerTrigger`."""
+    """Files per stream and batch: the value for Spark's `maxFilesPerTrigger`."""
     rows: dict[Stream, int]
     disorder_ms: dict[Stream, int]
-    """The most that a row is behind the newest before it: a delay that makes none late."""
+    """Most milliseconds by which a row is older than the newest before it: with that delay no row is late."""
     first_ms: int | None
     last_ms: int | None
-    """The earliest and the latest event time of all; None without any."""
+    """First and last event time, in milliseconds of Unix time; None if there are no events."""
 
 
 def chunked(
@@ -151,13 +151,13 @@ def chunked(
     parts: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> ReplayInfo:
-    """Write the events as Parquet files, one batch after the other, a sub-folder for each stream.
+    """Write the events as batches of Parquet files, in a sub-folder for each stream.
 
-    The streams named in `needed`, with the columns it names, merged by event time; batch i is the
-    i-th `batch_rows` events of all. Each stream has `parts` files in each batch, even empty ones,
-    modified a second after those before: with `maxFilesPerTrigger` = parts Spark takes one batch at
-    a time, and its streams stay in step. There is always at least one batch. `progress` is called
-    with the number of rows that are done.
+    `needed` names the streams and their columns. Streams are merged by event time and cut into batches
+    of `batch_rows` events. Each stream has `parts` files in each batch, even if they are empty. Each
+    file's modification time is a second after the one before, so that with `maxFilesPerTrigger` = parts
+    Spark reads one batch per trigger and its streams stay in step. There is always at least one batch.
+    `progress` is called with the number of rows written so far.
     """
     _check(batch_rows, needed, parts)
     files = find_files(folder)
@@ -177,7 +177,7 @@ def chunked(
     except OSError as error:
         raise StoreError(
             f"the batches cannot be written to {into}: {error.strerror or error}",
-            hint="name a folder that can be written, on a disk with room",
+            hint="name a writable folder on a disk with free space",
         ) from error
     firsts = [stream.first_us for stream in timed if stream.first_us is not None]
     lasts = [stream.last_us for stream in timed if stream.last_us is not None]
@@ -195,14 +195,16 @@ def chunked(
 def _check(batch_rows: int, needed: Mapping[Stream, Sequence[str]], parts: int) -> None:
     if batch_rows < 1 or parts < 1 or not needed:
         raise SettingError(
-            f"no batches of {batch_rows} rows in {parts} parts of {len(needed)} streams",
-            hint="batch_rows and parts must be 1 or more, and at least one stream needed",
+            f"cannot write batches of {batch_rows} rows in {parts} parts of {len(needed)} streams",
+            hint="batch_rows and parts must be 1 or more, and at least one stream must be needed",
         )
     for stream, columns in needed.items():
         unknown = [name for name in columns if name not in SCHEMAS[stream].names]
         if unknown or not columns:
             raise SettingError(
-                f"{stream} has no column {', '.join(unknown) or 'at all that is needed'}",
+                f"{stream} has no column {', '.join(unknown)}"
+                if unknown
+                else f"no columns of {stream} are needed",
                 hint=f"its columns are {', '.join(SCHEMAS[stream].names)}",
             )
 

@@ -23,7 +23,7 @@ __all__ = ["Format", "NexmarkConfig", "events", "generate"]
 
 Format = Literal["ndjson", "parquet"]
 CHUNK = 100_000
-"""Events made at a time: some 40 MB."""
+"""Events generated at once: about 40 MB."""
 
 
 def generate(
@@ -33,13 +33,13 @@ def generate(
     progress: Callable[[int], None] | None = None,
     chunk: int = CHUNK,
 ) -> dict[Stream, int]:
-    """Write the three files; tell how many events are in each.
+    """Write the three files; return the number of events in each.
 
-    Files of an earlier run are replaced, in either format, when all is done. `progress` is called
-    with the number of events that are done. Whatever the chunk, the files are the same.
+    Files of an earlier run, in either format, are replaced at the end. `progress` is called with the
+    number of events written so far. The files do not depend on `chunk`.
     """
     if format not in get_args(Format):
-        raise SettingError(f"{format!r} is no format", hint="take ndjson or parquet")
+        raise SettingError(f"Unknown format {format!r}", hint="use ndjson or parquet")
     folder = Path(folder)
     new = {stream: folder / f".{stream}.{format}.new" for stream in STREAMS}
     counts: dict[Stream, int] = dict.fromkeys(STREAMS, 0)
@@ -67,13 +67,13 @@ def generate(
     except OSError as error:
         raise StoreError(
             f"the events cannot be written to {folder}: {error.strerror or error}",
-            hint="name a folder that can be written, on a disk with room for some 270 bytes an event",
+            hint="name a writable folder on a disk with about 270 bytes of free space per event",
         ) from error
     return counts
 
 
 def _departures(config: NexmarkConfig, chunk: int) -> Iterator[Numbers]:
-    """The numbers of events as they leave: ordered by time of departure, the same for any chunk."""
+    """Numbers of the events, ordered by time of departure; the order does not depend on `chunk`."""
     waiting = np.zeros(0, np.int64)
     times = EventTimes(config)
     for first in range(0, config.events, chunk):
@@ -110,7 +110,7 @@ class _NdjsonFile:
 
 
 def ndjson_lines(table: pa.Table) -> bytes:
-    """One JSON object a line. Only for generated events: their text has nothing to escape."""
+    """One JSON object per line. Only for generated events, whose text needs no escaping."""
     parts: list[Any] = []
     for i, field in enumerate(table.schema):
         column = table.column(i).combine_chunks()

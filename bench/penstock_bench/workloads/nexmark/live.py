@@ -1,16 +1,16 @@
-"""Queries on events that arrive live, and what they should give.
+"""Queries on events that arrive live, and their expected output.
 
 >>> query = live_flow("q5", spark, "sine(30000, 10000, 90s)").start(          # doctest: +SKIP
 ...     ps.to("console"), checkpoint="ck", hosts=3)
 >>> query = burst_flow("q7", spark, "burst(2000, 5, 20s, 30s)").start(       # doctest: +SKIP
 ...     ps.to("console"), checkpoint="ck", hosts=2)
 
-By the time of arrival there are q2, q5 and q8. Under bursts there are q1, q4, q5, q6, q7 and q8, as
-Sponge draws them: keyed steps before joins, so that functions can take the many rows. An output row
-then says which window it is of.
+By time of arrival there are q2, q5 and q8. Under bursts there are q1, q4, q5, q6, q7 and q8, as in
+Sponge: keyed steps come before joins, so that functions can take most rows. An output row then has the
+bounds of its window.
 
-Rows of a load follow from their numbers, and their times of arrival from its shape. So what a run
-should have given is known from when its load began and how far the run came, whatever happened to it.
+The rows of a load depend only on their numbers, and their arrival times on its shape. So the expected
+output of a run depends only on the start of its load and on how far the run came, not on its faults.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from penstock_bench.workloads.nexmark.columns import TIME
 from penstock_bench.workloads.nexmark.query import BurstForm
 
 WINDOW = "2s"
-"""The window of queries under bursts."""
+"""Length of the windows of queries under bursts."""
 BURSTS = {name: query.burst for name, query in QUERIES.items() if query.burst is not None}
 
 Row = dict[str, Any]
-_TOLD = 3
-"""Wrong rows that are told at the most, of each kind."""
+_SHOWN = 3
+"""Most wrong rows of each kind that a message shows."""
 _MICROSECOND, _1970 = timedelta(microseconds=1), datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -55,11 +55,11 @@ def live_flow(
     partitions: int = 2,
     start_ms: int | None = None,
 ) -> ps.Flow:
-    """The query of this name (q2, q5, q8) on events that arrive so many a second, all streams
-    together. Without a `start_ms` they begin when the query has come up; see `arriving`."""
+    """The query of this name (q2, q5, q8) on events that arrive with the shape `rate`, all streams
+    together. Without `start_ms` they begin when the query is up; see `arriving`."""
     live = QUERIES[name].live if name in QUERIES else None
     if live is None:
-        raise SettingError(f"there is no live query {name!r}", hint="take q2, q5 or q8")
+        raise SettingError(f"there is no live query {name!r}", hint="use q2, q5 or q8")
     return live(LiveEvents(spark, shape(rate), seed, partitions, start_ms), slots)
 
 
@@ -67,21 +67,21 @@ def live_flow(
 
 
 def burst_form(name: str) -> BurstForm:
-    """The query of this name under bursts."""
+    """The form of this query under bursts."""
     if name not in BURSTS:
         raise SettingError(
-            f"there is no query {name!r} for bursts", hint=f"take one of {', '.join(BURSTS)}"
+            f"there is no query {name!r} for bursts", hint=f"use one of {', '.join(BURSTS)}"
         )
     return BURSTS[name]
 
 
 def burst_content(name: str, seed: int = 1) -> MixedEvents:
-    """What the rows of a query hold."""
+    """The content of a query's rows."""
     return MixedEvents(burst_form(name).reads, scaled_down(seed))
 
 
 def burst_steps(name: str, rows: DataFrame, window: str = WINDOW, slots: int = 64) -> ps.Flow:
-    """The query on rows that have their time of arrival in a column `arrival`."""
+    """The query on rows with their time of arrival in the column `arrival`."""
     came = ps.flow(rows, arrival="arrival", event_time="arrival")
     return burst_form(name).steps(came, window, slots)
 
@@ -96,10 +96,10 @@ def burst_flow(
     start_ms: int | None = None,
     window: str = WINDOW,
 ) -> ps.Flow:
-    """The query of this name on events that arrive at the rate of a shape: those that it reads.
+    """The query of this name on the events that it reads, which arrive with the shape `rate`.
 
-    Without a `start_ms` they begin when the query has come up; see `arriving`. Rows of the lead-in
-    have no time: they do not reach the query, nor are they counted in its progress.
+    Without `start_ms` they begin when the query is up; see `arriving`. Rows of the lead-in have no
+    time: they do not reach the query and are not counted in its progress.
     """
     load = Arriving(shape(rate), burst_content(name, seed), partitions, start_ms)
     rows = arriving(spark, f"nexmark_{name}", load).where("arrival IS NOT NULL")
@@ -111,15 +111,15 @@ def burst_flow(
 
 @dataclass(frozen=True)
 class BurstLoad:
-    """A load as a run had it."""
+    """The load of a run."""
 
     name: str
     """The query's name."""
     rate: str | Shape
     start_ms: int
-    """When the load began, in milliseconds since 1970."""
+    """Start of the load, in milliseconds since 1970."""
     first: int = 0
-    """The number of its first row: those before it were the lead-in."""
+    """Number of its first row; rows before it are the lead-in."""
     seed: int = 1
     window: str = WINDOW
 
@@ -128,7 +128,7 @@ class BurstLoad:
         return shape(self.rate)
 
     def rows(self, count: int) -> pa.Table:
-        """The first rows with a time of arrival, so many of them, as the query gets them."""
+        """The first `count` rows with a time of arrival, as the query gets them."""
         number = np.arange(count, dtype=np.int64)
         t_us = self.shape.arrival_us(number)
         held = burst_content(self.name, self.seed)
@@ -137,23 +137,23 @@ class BurstLoad:
         return pa.table([arrival, *columns], names=["arrival", *held.schema.names])
 
     def count(self, until_us: int) -> int:
-        """How many rows arrive before a time of 1970, in microseconds."""
-        # half a microsecond: a shape takes milliseconds, which are no whole numbers
+        """Number of rows that arrive before `until_us`, in microseconds of Unix time."""
+        # Half a microsecond keeps the conversion to fractional milliseconds safe from rounding.
         return int(self.shape.cumulative((until_us - 0.5) / 1000 - self.start_ms))
 
 
 @dataclass(frozen=True)
 class Compared:
-    """What a run gave, held against what it should have given."""
+    """The output of a run compared with its expected output."""
 
     rows: int
-    """Rows that the run should have given."""
+    """Number of expected rows."""
     until_ms: float
-    """Up to this time of arrival: to the end of the last window that it gave, or its last row."""
+    """Time of arrival up to which rows are compared: the end of the last window, or the last row."""
     missing: int
     extra: int
     some: tuple[Row, ...] = ()
-    """Some of the rows that are missing, then some that should not be there."""
+    """Some missing rows, then some unexpected ones."""
 
     @property
     def right(self) -> bool:
@@ -162,12 +162,15 @@ class Compared:
     def __str__(self) -> str:
         if self.right:
             return f"all {self.rows} rows are right"
-        told = "; ".join(map(str, self.some))
-        return f"of {self.rows} rows {self.missing} are missing, {self.extra} are not right: {told}"
+        examples = "; ".join(map(str, self.some))
+        return (
+            f"of {self.rows} expected rows {self.missing} are missing, "
+            f"{self.extra} rows are unexpected: {examples}"
+        )
 
 
 def truth(load: BurstLoad, count: int) -> list[Row]:
-    """What a query gives of the first so many rows: of each window that a row has arrived after.
+    """The expected output for the first `count` rows: that of each window that a later row closed.
 
     Times are microseconds since 1970.
 
@@ -177,23 +180,23 @@ def truth(load: BurstLoad, count: int) -> list[Row]:
     if not count:
         return []
     newest_us = load.start_ms * 1000 + int(load.shape.arrival_us(np.array([count - 1]))[0])
-    # a watermark is in whole milliseconds
+    # A watermark is in whole milliseconds.
     by_row = burst_form(load.name).time == "arrival"
     return _due(load, count, newest_us if by_row else newest_us // 1000 * 1000)
 
 
 def compared(load: BurstLoad, got: Iterable[Mapping[str, Any]]) -> Compared:
-    """Hold the output rows of a run against the truth, as far as the run has come.
+    """Compare the output rows of a run with the expected rows, up to the time of its last output row.
 
-    That is as far as its output goes: what it lacks at its end is not found to be missing.
+    Rows that are missing at the very end are therefore not noticed.
     """
     time = burst_form(load.name).time
-    given = [{name: _plain(value) for name, value in row.items()} for row in got]
-    until_us = max((row[time] for row in given), default=load.start_ms * 1000)
+    output = [{name: _plain(value) for name, value in row.items()} for row in got]
+    until_us = max((row[time] for row in output), default=load.start_ms * 1000)
     due = _counted(_due(load, load.count(until_us + 1), until_us))
-    there = _counted(given)
-    missing, extra = due - there, there - due
-    wrong = [*list(missing)[:_TOLD], *list(extra)[:_TOLD]]
+    actual = _counted(output)
+    missing, extra = due - actual, actual - due
+    wrong = [*list(missing)[:_SHOWN], *list(extra)[:_SHOWN]]
     return Compared(
         due.total(),
         until_us / 1000,
@@ -204,7 +207,7 @@ def compared(load: BurstLoad, got: Iterable[Mapping[str, Any]]) -> Compared:
 
 
 def _due(load: BurstLoad, count: int, until_us: int) -> list[Row]:
-    """What a query gives of the first so many rows until a time."""
+    """The expected output for the first `count` rows that is due by `until_us`."""
     import duckdb  # only those who check something need it
 
     form = burst_form(load.name)
@@ -215,8 +218,8 @@ def _due(load: BurstLoad, count: int, until_us: int) -> list[Row]:
         db.register("rows", rows)
         db.execute(f"CREATE MACRO start(t) AS t - t % {size_us}")
         sql = f"SELECT * FROM ({form.truth}) WHERE {form.time} <= {until_us}"
-        found = db.sql(sql.replace("$size", str(size_us))).to_arrow_table()
-    return list(found.to_pylist())
+        expected = db.sql(sql.replace("$size", str(size_us))).to_arrow_table()
+    return list(expected.to_pylist())
 
 
 def _counted(rows: Iterable[Row]) -> Counter[tuple[tuple[str, Any], ...]]:
@@ -224,5 +227,5 @@ def _counted(rows: Iterable[Row]) -> Counter[tuple[tuple[str, Any], ...]]:
 
 
 def _plain(value: Any) -> Any:
-    """Times as microseconds since 1970; other values as they are."""
+    """A time as microseconds since 1970; other values unchanged."""
     return (value - _1970) // _MICROSECOND if isinstance(value, datetime) else value

@@ -1,7 +1,7 @@
-"""NDJSON, read in blocks: by Arrow, and line by line where Arrow does not take a block.
+"""A reader of NDJSON in blocks: by Arrow, and line by line where Arrow fails on a block.
 
-The slow way decides what is right: it takes numbers like 1.0 for ids and columns whose times have
-several forms, and tells the line and the column of what cannot be taken.
+The slow reader decides what is valid. It accepts numbers like 1.0 for ids and columns whose times have
+several forms, and its errors name the line and the column.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _PIECE = 4 << 20
 
 
 def ndjson_batches(path: Path, schema: pa.Schema, block: int = BLOCK) -> Iterator[pa.RecordBatch]:
-    """The rows of a file with these columns, in order. A column that a row lacks is null there.
+    """Rows of a file with these columns, in order. A column that a row lacks is null.
 
-    Each batch has at most a block's rows. Raises `InputError` for what is not as it must be.
+    Each batch has at most a block's rows. Raises `InputError` for invalid lines.
     """
     fast: pa.Schema | None = None
     line = 1
@@ -42,7 +42,7 @@ def ndjson_batches(path: Path, schema: pa.Schema, block: int = BLOCK) -> Iterato
 
 
 def _blocks(path: Path, size: int) -> Iterator[bytes]:
-    """The file's bytes, cut after ends of lines."""
+    """The file's bytes, in blocks that end with a line."""
     with path.open("rb") as file:
         rest = file.read(3).removeprefix(b"\xef\xbb\xbf")
         while data := file.read(size):
@@ -66,7 +66,7 @@ def _check_columns(path: Path, schema: pa.Schema, data: bytes) -> None:
 
 
 def _fast_schema(schema: pa.Schema, data: bytes) -> pa.Schema:
-    """The types that Arrow shall look for: times as the first rows have them."""
+    """The schema for Arrow's reader, with times as numbers or strings, as in the first rows."""
     first: dict[str, Any] = {}
     for line in data[: 1 << 16].split(b"\n")[:100]:
         try:
@@ -85,12 +85,12 @@ def _fast_schema(schema: pa.Schema, data: bytes) -> pa.Schema:
 
 
 def _quick(data: bytes, fast: pa.Schema, schema: pa.Schema) -> pa.Table | None:
-    """The rows; None when there is something that only the slow way can take or explain."""
+    """The rows by Arrow; None if only the slow reader can read them or explain the error."""
     reading = pj.ReadOptions(block_size=_PIECE)
     parsing = pj.ParseOptions(explicit_schema=fast, unexpected_field_behavior="ignore")
     try:
-        found = pj.read_json(io.BytesIO(data), read_options=reading, parse_options=parsing)
-        table = found.select(schema.names).combine_chunks()
+        parsed = pj.read_json(io.BytesIO(data), read_options=reading, parse_options=parsing)
+        table = parsed.select(schema.names).combine_chunks()
         table.validate(full=True)
         columns = [
             as_times(_one(table.column(field.name)))
@@ -108,7 +108,7 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 
 class _Lines:
-    """Line by line: slow, exact about what is wrong and where."""
+    """The slow reader, line by line, with exact errors."""
 
     def __init__(self, path: Path, schema: pa.Schema, first_line: int) -> None:
         self._path, self._schema, self._first = path, schema, first_line
@@ -153,15 +153,15 @@ class _Lines:
             return int(value)
         if value is None or (type(value) is int and -(2**63) <= value < 2**63):
             return value
-        raise self._bad_value(line, name, value, "which is no whole number of 64 bits")
+        raise self._bad_value(line, name, value, "which is not a 64-bit integer")
 
     def _text(self, name: str, value: Any, line: int) -> str | None:
         if value is not None and not isinstance(value, str):
-            raise self._bad_value(line, name, value, "which is no text")
+            raise self._bad_value(line, name, value, "which is not a string")
         try:
             (value or "").encode()
         except UnicodeEncodeError:
-            raise self._bad_value(line, name, value, "which has half a character in it") from None
+            raise self._bad_value(line, name, value, "which has an incomplete character") from None
         return value
 
     def _times(self, field: pa.Field, values: list[Any], lines: list[int]) -> pa.Array:
@@ -185,7 +185,7 @@ class _Lines:
         return InputError(f"line {line} of {self._path} {what}", hint=hint)
 
     def _bad_value(
-        self, line: int, name: str, value: Any, why: str, hint: str = "mend or leave out the line"
+        self, line: int, name: str, value: Any, why: str, hint: str = "correct or remove the line"
     ) -> InputError:
         shown = json.dumps(value)
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
@@ -193,5 +193,5 @@ class _Lines:
 
 
 def _ints(times: pa.Array) -> list[int | None]:
-    found: list[int | None] = times.cast(pa.int64()).to_pylist()
-    return found
+    micros: list[int | None] = times.cast(pa.int64()).to_pylist()
+    return micros

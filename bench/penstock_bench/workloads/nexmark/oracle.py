@@ -1,8 +1,7 @@
 """The answers to the NEXMark queries by DuckDB, straight from the files: an oracle for the flows.
 
-It shares no code with the readers, so that it can tell when they are wrong. Times are UTC. Nulls
-are smallest, as in Spark. q12 goes by the time of day, so only how many bids each bidder has in all
-is told.
+It shares no code with the readers, so that it can find their errors. Times are UTC. Nulls are
+smallest, as in Spark. q12 depends on processing time, so its answer is each bidder's total number of bids.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ _SPARK_WORDS = """
         'end': time_bucket(length::INTERVAL, t, TIMESTAMP '1970-01-01') + length::INTERVAL
     };
 """
-"""What the queries say in Spark's words. A function `window` cannot be: the word is reserved."""
+"""DuckDB macros for Spark functions in the queries. `window` is a reserved word, so it is `window_of`."""
 
 
 def answer(query: str, folder: str | Path) -> pa.Table:
-    """What a query gives for the events of a folder; in no particular order."""
+    """The expected rows of a query for the events of a folder, in no particular order."""
     with duckdb.connect() as db:
         db.execute(
             "SET TimeZone = 'UTC'; SET default_null_order = 'NULLS_FIRST_ON_ASC_LAST_ON_DESC'"
@@ -52,18 +51,18 @@ def answer(query: str, folder: str | Path) -> pa.Table:
         for stream in _COLUMNS:
             _load(db, stream, Path(folder))
         db.execute(_SPARK_WORDS)
-        asked = find(query)
-        sql = asked.truth or asked.sql.replace("window(", "window_of(")
-        found = db.sql(sql).to_arrow_table()
-    for i, field in enumerate(found.schema):
+        definition = find(query)
+        sql = definition.truth or definition.sql.replace("window(", "window_of(")
+        table = db.sql(sql).to_arrow_table()
+    for i, field in enumerate(table.schema):
         if pa.types.is_timestamp(field.type):
-            in_utc = found.column(i).cast(pa.timestamp("us")).cast(pa.timestamp("us", "UTC"))
-            found = found.set_column(i, field.name, in_utc)
-    return found
+            in_utc = table.column(i).cast(pa.timestamp("us")).cast(pa.timestamp("us", "UTC"))
+            table = table.set_column(i, field.name, in_utc)
+    return table
 
 
 def _load(db: duckdb.DuckDBPyConnection, stream: str, folder: Path) -> None:
-    """A stream's file as a table; times as UTC without a zone."""
+    """Load a stream's file as a table, with times in UTC without a zone."""
     columns = _COLUMNS[stream]
     in_json = {name: type.replace("TIME", "VARCHAR") for name, type in columns.items()}
     if (file := folder / f"{stream}.ndjson").exists() and file.stat().st_size:

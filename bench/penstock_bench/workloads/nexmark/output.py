@@ -1,4 +1,4 @@
-"""The rows that stand at the end of a flow, written to one file, Parquet or NDJSON by its suffix."""
+"""The final rows of a flow, written to one file: Parquet or NDJSON, by its suffix."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from penstock.errors import SettingError
 from penstock.operators.operator import CHANGE
 
 _LEAST = 100_000
-"""Rows that are always worth keeping until they are reduced together."""
+"""Fewest new rows before the rows so far are reduced."""
 
 
 def final_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns of the final rows of a flow that gives these.
+    """Schema of the final rows of a flow with this output schema.
 
     >>> final_schema(pa.schema({"id": pa.int64(), "_change": pa.int8()})).names
     ['id']
@@ -34,9 +34,9 @@ def final_schema(schema: pa.Schema) -> pa.Schema:
 def final_rows(
     epochs: Iterable[Iterable[pa.RecordBatch]], schema: pa.Schema, latest: Sequence[str] = ()
 ) -> Iterator[pa.RecordBatch]:
-    """What stands at the end of these epochs, which are in order.
+    """The rows that remain after these epochs, which are in order.
 
-    `latest` names the key of a flow that gives a key's row anew when it changed.
+    `latest` names the key columns of a flow that emits a key's row again when it changes.
     """
     output = final_schema(schema)
     if CHANGE in schema.names:
@@ -49,7 +49,7 @@ def final_rows(
 
 
 def net(changes: pa.Table) -> pa.Table:
-    """Each distinct row once, with the sum of its changes; none of those that cancel out.
+    """Each distinct row once, with the sum of its changes; rows whose changes cancel out are left out.
 
     >>> rows = pa.table({"id": [1, 2, 1], "_change": pa.array([1, 1, -1])})
     >>> net(rows).to_pylist()
@@ -77,9 +77,9 @@ def _reduced(
     schema: pa.Schema,
     reduce: Callable[[pa.Table], pa.Table],
 ) -> pa.Table:
-    """All rows, reduced again and again: memory holds little more than what is left of them.
+    """All rows, reduced repeatedly, so that memory holds little more than the remaining rows.
 
-    A table is reduced when it has doubled, so that each row is looked at a few times only.
+    A table is reduced when it has doubled, so that each row is processed only a few times.
     """
     wide = _summing(schema)
     held, kept = wide.empty_table(), 0
@@ -92,7 +92,7 @@ def _reduced(
 
 
 def _summing(schema: pa.Schema) -> pa.Schema:
-    """The schema with room for sums of changes."""
+    """The schema with changes as 64-bit integers, which have room for sums."""
     return pa.schema(
         [field.with_type(pa.int64()) if field.name == CHANGE else field for field in schema]
     )
@@ -106,7 +106,7 @@ def _repeated(changes: pa.Table, output: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 def read_epochs(folder: Path, schema: pa.Schema) -> Iterator[Iterator[pa.RecordBatch]]:
     """The epochs that a file sink wrote below a folder, oldest first."""
-    epochs = {int(found.name.partition("=")[2]): found for found in folder.glob("epoch=*")}
+    epochs = {int(path.name.partition("=")[2]): path for path in folder.glob("epoch=*")}
     for _, epoch in sorted(epochs.items()):
         yield _batches(sorted(epoch.glob("*.parquet")), schema)
 
@@ -120,16 +120,16 @@ def _batches(files: Sequence[Path], schema: pa.Schema) -> Iterator[pa.RecordBatc
 
 SUFFIXES = (".parquet", ".ndjson")
 _LINES = 50_000
-"""Rows that become text together."""
+"""Rows that are converted to text at once."""
 Write = Callable[[pa.RecordBatch], None]
 
 
 def check_output(path: Path) -> None:
-    """Refuse a file that could not be written, before hours of work are spent on its rows."""
+    """Raise `SettingError` if the file cannot be written, before hours of work are spent on its rows."""
     if path.suffix not in SUFFIXES:
         raise SettingError(
-            f"cannot tell from the name {path} how to write it",
-            hint=f"let the name end in {' or '.join(SUFFIXES)}",
+            f"{path} has no known file format",
+            hint=f"use a name that ends in {' or '.join(SUFFIXES)}",
         )
     if path.is_dir():
         raise SettingError(f"{path} is a folder", hint="name a file to write")
@@ -140,13 +140,13 @@ def check_output(path: Path) -> None:
     if not os.access(path.parent, os.W_OK):
         raise SettingError(
             f"cannot write {path}: this user may not write to {path.parent}",
-            hint="choose another folder, or ask for the right to write there",
+            hint="choose another folder, or get write permission for it",
         )
 
 
 @contextmanager
 def rows_file(path: Path, schema: pa.Schema) -> Iterator[Write]:
-    """A way to write batches of this schema. The file takes the place of an older one at the end."""
+    """Yield a function that writes batches of this schema. The file replaces an older one at the end."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     opened = _parquet if path.suffix == ".parquet" else _ndjson
     try:
@@ -177,12 +177,12 @@ def _ndjson(part: Path, schema: pa.Schema) -> Iterator[Write]:
 def _write_lines(file: BinaryIO, batch: pa.RecordBatch) -> None:
     for start in range(0, len(batch), _LINES):
         lines = json_lines(batch.slice(start, _LINES))
-        # The bytes of a text column are its values one behind the other: the lines of the file.
+        # The bytes of a text column are its values one after the other: the lines of the file.
         file.write(lines.buffers()[2][: pc.sum(pc.binary_length(lines)).as_py()])
 
 
 def json_lines(batch: pa.RecordBatch) -> pa.Array:
-    """Each row as a JSON object on a line of its own. Columns are made to text as a whole.
+    """Each row as a JSON object on its own line. Whole columns are converted to text at once.
 
     >>> json_lines(pa.RecordBatch.from_pydict({"id": [1], "name": ["Bo"]})).to_pylist()
     ['{"id":1,"name":"Bo"}\\n']
@@ -196,7 +196,7 @@ def json_lines(batch: pa.RecordBatch) -> pa.Array:
 
 
 def _json_values(column: pa.Array) -> pa.Array:
-    """The values of a column as JSON; null where there is none, or none that JSON can write."""
+    """The values of a column as JSON; null for missing values, and for those that JSON cannot express."""
     kind = column.type
     if pa.types.is_timestamp(kind):
         text = _quoted(_iso(column))
@@ -208,19 +208,19 @@ def _json_values(column: pa.Array) -> pa.Array:
     elif pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
         text = column.cast(pa.string())
     else:
-        raise TypeError(f"no query gives {kind}: there is no JSON form of it")
+        raise TypeError(f"{kind} cannot be written as JSON")
     return pc.fill_null(text, "null")
 
 
 def _iso(column: pa.Array) -> pa.Array:
-    """Times in UTC: to the millisecond, or to the microsecond where that says more."""
+    """Times in UTC, in milliseconds, or in microseconds where they are not whole milliseconds."""
     zoneless = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.timestamp("us"))
     text = pc.replace_substring(zoneless.cast(pa.string()), " ", "T")
     return pc.binary_join_element_wise(pc.replace_substring_regex(text, "000$", ""), "Z", "")
 
 
 def _json_strings(column: pa.Array) -> pa.Array:
-    """Text in quotes. Control characters are rare: rows with one are written by `json` instead."""
+    """Quoted text. Rows with control characters, which are rare, are written by `json` instead."""
     escaped = pc.replace_substring(pc.replace_substring(column, "\\", "\\\\"), '"', '\\"')
     odd = pc.fill_null(pc.match_substring_regex(column, r"[\x00-\x1f]"), False)
     if not pc.any(odd).as_py():

@@ -1,4 +1,4 @@
-"""What a query of the catalog is: its SQL, its flow, and how it differs under live loads."""
+"""The definition of a query: its SQL, its flow, and its forms for live loads."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from penstock_bench.workloads.nexmark.columns import Stream
 
 CAME = "came"
-"""The time of day at which a batch is read, as a column."""
+"""Name of a column with the time at which a batch is read."""
 
 
 @dataclass(frozen=True)
 class Events:
-    """The streams that a query asked for, with the columns that it named."""
+    """The streams that a query reads, with the columns that it needs."""
 
     spark: SparkSession
     streams: Mapping[Stream, DataFrame]
     delay: str
-    """How far out of order the events' times are."""
+    """Delay of the watermark: how far out of order event times are."""
 
     @property
     def person(self) -> DataFrame:
@@ -39,7 +39,7 @@ class Events:
         return self.streams["bid"]
 
     def sql(self, text: str) -> DataFrame:
-        """A query of Spark's own on views that are named as the streams are."""
+        """Run SQL on Spark, on views with the streams' names."""
         for stream, df in self.streams.items():
             df.createOrReplaceTempView(stream)
         return self.spark.sql(text)
@@ -47,50 +47,50 @@ class Events:
 
 @dataclass(frozen=True)
 class BurstForm:
-    """A query as it is run under bursts: where all rows arrive, partial states merge.
+    """A query's form under bursts: the step that gets all rows merges partial states.
 
-    All that it reads comes in one source. Everything is by window and by time of arrival.
+    It reads all its streams from one source. Its steps are windowed, by time of arrival.
     """
 
     reads: Mapping[Stream, Mapping[str, str]]
-    """What its rows hold of each stream: names, and which of the stream's columns they are."""
+    """Stream -> names of the row's columns, and the stream's columns that they are."""
     steps: Callable[[Flow, str, int], Flow]
-    """Makes the flow of its rows, a window and a number of slots."""
+    """Function from a flow of rows, a window and a number of slots to the query's flow."""
     busy: str
-    """The step that gets the many rows."""
+    """The step that gets most rows."""
     records: float
-    """Records that this step gets of each row, if nobody combines them before."""
+    """Records per row that the busy step gets, if couriers do not combine them."""
     truth: str
-    """What it should give, in DuckDB's SQL on the table `rows`: times are microseconds since 1970,
-    `$size` is the window's, and `start(t)` the beginning of a time's window."""
+    """The expected output, as DuckDB SQL on the table `rows`. Times are microseconds since 1970, `$size` is
+    the window's length, and `start(t)` the start of the window of t."""
     time: str = "window_end"
-    """The column of the output that says when a row was due."""
+    """The output column with the time at which a row is due."""
 
 
 @dataclass(frozen=True)
 class NexmarkQuery:
-    """A query: the columns that it reads, its SQL, its flow, and how the flow's end is read."""
+    """A query: the columns that it reads, its SQL, its flow, and how to read the flow's final rows."""
 
     title: str
     needs: Mapping[Stream, tuple[str, ...]]
-    """stream -> columns."""
+    """Stream -> columns that the query reads."""
     sql: str
-    """The query as the benchmark defines it, in words of Spark that the oracle knows too. Rows that it leaves
-    open, of equal prices or times, are decided by the remaining columns."""
+    """The query as the benchmark defines it, in Spark SQL that the oracle understands too. The remaining
+    columns break ties between equal prices or times."""
     flow: Callable[[Events], Flow] | None = None
-    """None: the SQL itself, which then keeps no state."""
+    """Builds the query's flow; None if the flow is the SQL itself, which then keeps no state."""
     latest: tuple[str, ...] = ()
-    """The key of a flow that gives a key's row anew when it changed: the newest one counts."""
+    """Key columns of a flow that emits a key's row again when it changes: the newest row counts."""
     mode: Literal["append", "update"] = "append"
-    """The output mode of Spark's own streaming."""
+    """Output mode in Spark's own streaming."""
     time: str | None = None
-    """The column that has a watermark there; where nothing waits for time, none has."""
+    """Column with a watermark in Spark's own streaming; None if nothing waits for time."""
     instead: str | None = None
-    """What Spark's own streaming runs to the same end where it refuses the SQL."""
+    """SQL with the same final rows for Spark's own streaming, where Spark refuses `sql`."""
     truth: str | None = None
-    """The SQL for DuckDB, where it has other words than Spark."""
+    """SQL for DuckDB, where `sql` does not run there."""
     live: Callable[[LiveEvents, int], Flow] | None = None
-    """The flow by time of arrival, of a number of slots."""
+    """Builds the flow by time of arrival, for a number of slots."""
     burst: BurstForm | None = None
 
     def on(self, events: Events) -> Flow:

@@ -1,8 +1,8 @@
-"""Streams files of events through a query to their end, and writes the rows that stand then.
+"""Runs a query over files of events to their end, and writes its final rows.
 
-The events are first cut into small files, so many events each, that Spark's file source takes one
-after the other: each is an epoch. Time in them is event time, so that what comes out depends on the
-events alone: not on how they were cut, on hosts, or on what happened to hosts on the way.
+The events are first cut into small files, which Spark's file source reads one after the other: each is
+an epoch. Queries use event time, so their output depends only on the events, not on the cuts, the number
+of hosts, or failures of hosts.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from penstock_bench.workloads.nexmark.output import (
 from penstock_bench.workloads.nexmark.query import Events, NexmarkQuery
 
 PARTS = 2
-"""Files of a stream in an epoch: so many tasks read it."""
+"""Files per stream and epoch, each read by one task."""
 _MOST_STEPS = 4
-"""No query has more keyed steps than this; each has its hosts."""
+"""Most keyed steps of a query; each has its own hosts."""
 _LOOK_S = 0.25
 
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
-    # Times of the years 1 to 9999 go through files as they are.
+    # Files keep times of the years 1 to 9999 unchanged.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    # A file is a task, however small it is.
+    # Each file gets a task, however small it is.
     "spark.sql.files.minPartitionNum": str(PARTS),
 }
-"""What the session of a query needs."""
+"""Spark settings that the session of a query needs."""
 
 Tell = Callable[[str], None]
 Done = Callable[[int, int], None]
@@ -71,7 +71,7 @@ class Replay:
         return self.query.on(self.streams(spark))
 
     def streams(self, spark: SparkSession) -> Events:
-        """The events as Spark's file source brings them, a batch at a time."""
+        """The events as streams of Spark's file source, one batch per trigger."""
         streams = {
             stream: spark.readStream.schema(
                 spark_schema(pa.schema([SCHEMAS[stream].field(name) for name in columns]))
@@ -84,7 +84,7 @@ class Replay:
         return Events(spark, streams, f"{delay_ms} ms")
 
     def done(self, epochs: int) -> int:
-        """How many events these many epochs have taken."""
+        """Number of events that `epochs` epochs have processed."""
         return min(self.events, epochs * self.batch_rows)
 
 
@@ -96,7 +96,7 @@ def prepare(name: str, events: Path, folder: Path, batch_rows: int) -> Replay:
 
 
 def write_final(replay: Replay, schema: pa.Schema, rows: Path, output: Path) -> int:
-    """Write what stands at the end of a flow that gave `rows`; tell how many rows that is."""
+    """Write the final rows of a flow whose output is in the folder `rows`; return their number."""
     written = 0
     with rows_file(output, final_schema(schema)) as write:
         for batch in final_rows(read_epochs(rows, schema), schema, replay.query.latest):
@@ -117,12 +117,12 @@ def run(
     tell: Tell = lambda text: None,
     done: Done = lambda events, of: None,
 ) -> int:
-    """Run a query on a folder of events to its end, and write its final rows to a file.
+    """Run a query on a folder of events to its end, write its final rows to a file, and return their number.
 
-    Tells how many rows it wrote. What must be closed after it, whether it ended well or not, is put
-    on the stack `opened`. `tell` is called with what begins, `done` with how many of the events are
-    done, several times a second. With a master that is not local, hosts must see the output's
-    folder: the work is done below it.
+    Resources to close afterwards, even after an error, are put on the stack `opened`. `tell` is called
+    with a text when a phase begins, `done` several times a second with the number of processed events
+    and of all events. With a master that is not local, hosts must be able to access the output's folder:
+    temporary files are there.
     """
     find(name)
     path = Path(output)
@@ -140,7 +140,7 @@ def run(
     cores = _MOST_STEPS * hosts + 2 * PARTS + 1
     session = quiet_session(f"penstock-nexmark-{name}", cores, SETTINGS, master)
     flow = replay.flow(opened.enter_context(session))
-    tell("Starting the query and its hosts; numba compiles the first time, which takes long")
+    tell("Starting the query and its hosts; the first run takes longer, since numba compiles")
     query = flow.start(
         ps.to("parquet", path=str(work / "rows")),
         checkpoint=str(work / "checkpoint"),
@@ -155,7 +155,7 @@ def run(
 
 
 def _watch(query: ps.FlowQuery, replay: Replay, done: Done) -> None:
-    """Wait for the query's end, and say how far it is."""
+    """Wait for the query's end, and report its progress."""
     pause = threading.Event()
     while not query.await_termination(0):
         newest = query.status.epoch

@@ -1,11 +1,11 @@
-"""When the n-th event happens: a rate, and a shape that multiplies it.
+"""Times of events: a rate, and a shape that multiplies it.
 
-    flat    the rate, always
+    flat    always the rate
     burst   the rate for nine tenths of a period, then ten times the rate for one tenth
     sine    the rate times 1 + 0.8 sin(2 π t / period), in sixty pieces: from 0.2 to 1.8
     step    the rate for half a period, then twice the rate
 
-All in integers: exact, never going back, the same on any machine.
+All arithmetic is in integers: times are exact, never decrease, and are the same on any machine.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _PIECES: dict[ShapeName, list[tuple[int, int]]] = {
     "sine": [(1, round(1000 + 800 * math.sin(math.pi * (i + 0.5) / 30))) for i in range(60)],
     "step": [(30, 1000), (30, 2000)],
 }
-"""(sixtieths of a period, thousandths of the rate)"""
+"""Pieces of each shape: (sixtieths of a period, thousandths of the rate)."""
 
 
 class EventTimes:
-    """When events happen.
+    """Times of events by number.
 
     >>> EventTimes(NexmarkConfig(events=5, rate=1000)).micros(np.arange(3)).tolist()
     [0, 1000, 2000]
@@ -49,12 +49,12 @@ class EventTimes:
         self._base_ms = config.base_ms
 
     def micros(self, numbers: Numbers) -> Numbers:
-        """Microseconds after the base time."""
+        """Times of these events, in microseconds after the base time."""
         periods, rest = np.divmod(numbers * 1_000_000_000, self._per_period)
         piece = np.searchsorted(self._starts, rest, side="right") - 1
         within = (rest - self._starts[piece]) // self._pace[piece]
         return periods * self._period_us + self._starts_us[piece] + within
 
     def millis(self, numbers: Numbers) -> Numbers:
-        """Milliseconds since 1970: what events tell as their time."""
+        """Times of these events, in milliseconds since 1970: their `date_time`."""
         return self._base_ms + self.micros(numbers) // 1000

@@ -1,4 +1,4 @@
-"""A stream's file, read batch by batch: the canonical columns and types, whatever the file has."""
+"""Readers of a stream's file: batches with the canonical columns and types, whatever types the file has."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _ROWS = 65_536
 
 
 def find_files(folder: str | Path) -> dict[Stream, Path]:
-    """The files of the streams that are there."""
+    """The streams' files in a folder."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise InputError(f"{folder} is no folder", hint="name the folder that holds the events")
-    found: dict[Stream, Path] = {}
+        raise InputError(f"{folder} is not a folder", hint="name the folder that holds the events")
+    by_stream: dict[Stream, Path] = {}
     for stream in STREAMS:
         files = [folder / f"{stream}.{ending}" for ending in ("ndjson", "parquet")]
         files = [file for file in files if file.exists()]
@@ -31,19 +31,19 @@ def find_files(folder: str | Path) -> dict[Stream, Path]:
             )
         for file in files:
             if not file.is_file():
-                raise InputError(f"{file} is no file", hint="put a stream's events in one file")
-            found[stream] = file
-    if not found:
+                raise InputError(f"{file} is not a file", hint="put a stream's events in one file")
+            by_stream[stream] = file
+    if not by_stream:
         raise InputError(
             f"{folder} has no events",
             hint="it must hold person, auction or bid, as .ndjson or .parquet; "
             "penstock nexmark generate makes them",
         )
-    return found
+    return by_stream
 
 
 def schema_of(stream: Stream, columns: Sequence[str]) -> pa.Schema:
-    """The canonical fields of these columns."""
+    """The canonical schema of a stream's columns."""
     schema = SCHEMAS[stream]
     return pa.schema([schema.field(name) for name in columns])
 
@@ -51,7 +51,7 @@ def schema_of(stream: Stream, columns: Sequence[str]) -> pa.Schema:
 def stream_batches(
     file: Path | None, stream: Stream, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a stream in the file's order, only these columns; none when there is no file."""
+    """Rows of a stream in the file's order, with only these columns; none if there is no file."""
     schema = schema_of(stream, columns)
     if file is None:
         return
@@ -68,7 +68,7 @@ def _parquet_batches(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     try:
         file = pq.ParquetFile(path)
     except pa.ArrowException as error:
-        raise InputError(f"{path} is no Parquet file: {error}", hint="write it again") from error
+        raise InputError(f"{path} is not a Parquet file: {error}", hint="write it again") from error
     with file:
         missing = [name for name in schema.names if name not in file.schema_arrow.names]
         if missing:
@@ -87,29 +87,29 @@ def _parquet_batches(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def _canonical(path: Path, first_row: int, column: pa.Array, field: pa.Field) -> pa.Array:
-    """A Parquet column in the canonical type, or `InputError`."""
+    """A Parquet column, cast to the canonical type. Raises `InputError` if that is not possible."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    given, hint = column.type, f"write it as {field.type}"
+    kind, hint = column.type, f"write it as {field.type}"
     try:
-        if pa.types.is_null(given):
+        if pa.types.is_null(kind):
             return pa.nulls(len(column), field.type)
         if pa.types.is_timestamp(field.type):
             hint = FORMS
             return as_times(column)
         if pa.types.is_integer(field.type):
-            fits = pa.types.is_integer(given) or pa.types.is_floating(given)
-            fits = fits or pa.types.is_decimal(given)
+            fits = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+            fits = fits or pa.types.is_decimal(kind)
         else:
-            fits = given in (pa.string(), pa.large_string(), pa.string_view(), pa.binary())
+            fits = kind in (pa.string(), pa.large_string(), pa.string_view(), pa.binary())
         if not fits:
-            raise TypeError(f"{given} is no {field.type}")
+            raise TypeError(f"{kind} is not {field.type}")
         return column.cast(field.type)
     except BadTime as error:
         place = f"row {first_row + error.place + 1} of {path}"
-        value = column[error.place].as_py() if not pa.types.is_timestamp(given) else "a time"
+        value = column[error.place].as_py() if not pa.types.is_timestamp(kind) else "a time"
         raise InputError(f"{place}: {field.name} is {value!r}, {error.reason}", hint=hint) from None
     except (TypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InputError(
-            f"column {field.name} of {path} is {given}, which does not fit: {error}", hint=hint
+            f"column {field.name} of {path} is {kind}, which does not fit: {error}", hint=hint
         ) from None

@@ -1,7 +1,7 @@
-"""Event times, in whatever form a file has them, as microseconds in UTC.
+"""Event times in any form that files use, converted to microseconds in UTC.
 
-Text as in ISO 8601 (a T or a blank between date and time; a zone, or none for UTC; a fraction, or
-none), whole numbers of milliseconds since 1970, or timestamps of any unit and zone.
+A time is ISO 8601 text (with a T or a space between date and time, an optional zone, UTC by default, and
+an optional fraction), an integer of milliseconds since 1970, or a timestamp of any unit and zone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock_bench.workloads.nexmark.columns import TIME
 
 FORMS = "write times as 2015-07-15T00:00:00.000Z, or as whole milliseconds since 1970"
 EARLIEST_US, LATEST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""The years 1 to 9999, as in Python and Spark."""
+"""Limits of event times, in microseconds of Unix time: the years 1 to 9999, as in Python and Spark."""
 
 _ZONE = r"[T ]\d.*(Z|[+-]\d\d(:?\d\d)?)$"
 _MANY_DIGITS = r"(\.\d{6})\d+"
@@ -24,7 +24,7 @@ _PER_US = {"s": 1_000_000, "ms": 1000, "us": 1}
 
 
 class BadTime(Exception):
-    """The value at `place` is no event time; `reason` ends a sentence about it."""
+    """The value at `place` is not an event time; `reason` ends a sentence about it."""
 
     def __init__(self, place: int, reason: str) -> None:
         self.place, self.reason = place, reason
@@ -32,7 +32,7 @@ class BadTime(Exception):
 
 
 def as_times(column: pa.Array) -> pa.Array:
-    """A column of times in any form as timestamps in UTC; TypeError when its type is none of them.
+    """A column of times in any form as timestamps in UTC. Raises TypeError for other types.
 
     >>> as_times(pa.array(["2015-07-15 02:00:00.5+02:00", None, "2015-07-15T00:00:00"]))[0]
     <pyarrow.TimestampScalar: '2015-07-15T00:00:00.500000+0000'>
@@ -51,7 +51,7 @@ def as_times(column: pa.Array) -> pa.Array:
         return _micros(column.cast(pa.int64()), 1000)
     if pa.types.is_string(type) or pa.types.is_large_string(type):
         return _from_text(column.cast(pa.string()))
-    raise TypeError(f"{type} is no type of times")
+    raise TypeError(f"{type} is not a type of times")
 
 
 def _micros(counts: pa.Array, factor: int) -> pa.Array:
@@ -74,7 +74,7 @@ def _from_text(column: pa.Array) -> pa.Array:
         try:
             times = _parsed(pc.replace_substring_regex(column, _MANY_DIGITS, r"\1"))
         except pa.ArrowInvalid:
-            raise BadTime(_first_bad(column), "which is no time") from None
+            raise BadTime(_first_bad(column), "which is not a time") from None
     return _micros(times.cast(pa.int64()), 1)
 
 

@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 Kind = Literal["stateless", "keyed", "global"]
 
 SLOTS = 16
-"""Slots of steps whose processor is called once for each slot: few, so that a call has many rows."""
+"""Slots of steps whose processor is called once per slot: few, so that each call has many rows."""
 
 
 @dataclass(frozen=True)
 class TpcxBbQuery:
-    """A query: the stream that it reads, the steps it puts behind it, and how their end is read."""
+    """A query: the stream that it reads, its steps, and how to read its final answer."""
 
     stream: Stream
     steps: Callable[[Flow], Flow]
-    """Puts the query's steps behind a flow of the stream; they follow one another."""
+    """Adds the query's steps, one after the other, to a flow of the stream."""
     shape: tuple[Kind, ...]
-    """The kinds of the steps."""
+    """Kinds of the steps, in order."""
     order: tuple[tuple[str, Literal["ascending", "descending"]], ...]
-    """How the rows of the answer are sorted, which leaves nothing open."""
+    """Total order of the answer's rows."""
     newest: Callable[[pa.Table], pa.Table] | None = None
-    """The row that counts of a flow that gives it anew when it changed."""
+    """Selects the final row of a flow that emits it again when it changes; None for other flows."""
 
 
 TITLES = {
@@ -57,7 +57,7 @@ def find(number: int) -> TpcxBbQuery:
     """The query of this number."""
     if number not in TITLES:
         raise SettingError(
-            f"there is no query {number} of TPCx-BB here",
+            f"there is no TPCx-BB query {number}",
             hint=f"the queries are {', '.join(map(str, TITLES))}",
         )
     query = import_module(f"penstock_bench.workloads.tpcx_bb.queries.q{number}").QUERY
@@ -71,12 +71,12 @@ def begin(number: int, rows: DataFrame) -> ps.Flow:
 
 
 def query(number: int, flow: ps.Flow) -> ps.Flow:
-    """The query's steps behind a flow of the stream that it reads; they follow one another."""
+    """Add the query's steps to a flow of the stream that it reads."""
     return find(number).steps(flow)
 
 
 def plan(number: int) -> FlowPlan:
-    """The query compiled, without Spark.
+    """The compiled query, without Spark.
 
     >>> [step.id for step in plan(4).steps]
     ['map-1', 'window-1', 'map-2', 'aggregate-2']
@@ -89,15 +89,15 @@ def plan(number: int) -> FlowPlan:
 
 
 class _NoRows:
-    """Stands for a DataFrame where nothing is read."""
+    """A stand-in for a DataFrame that is never read."""
 
     sparkSession: Any = None  # noqa: N815 - Spark's name
 
 
 def final(number: int, epochs: Iterable[Iterable[pa.RecordBatch]]) -> pa.Table:
-    """The answer to a query: what stands at the end of these epochs' output, in order, sorted."""
-    asked, schema = find(number), plan(number).output
+    """The answer to a query: the sorted rows that remain after the output of these epochs, in order."""
+    definition, schema = find(number), plan(number).output
     answer = pa.Table.from_batches(final_rows(epochs, schema), final_schema(schema))
-    if asked.newest is not None:
-        answer = asked.newest(answer)
-    return answer.sort_by(list(asked.order))
+    if definition.newest is not None:
+        answer = definition.newest(answer)
+    return answer.sort_by(list(definition.order))

@@ -1,9 +1,9 @@
 """The clicks of any sessions, as an Arrow table.
 
-A session is a few views, seconds or minutes apart, some with a long pause between them. Some end
-with a cart, which is left alone or brought to the checkout, and most of those with a purchase. Users and
-items are skewed by Zipf's law. Sessions go on beside one another, and the busiest users have several
-at a time. Everything follows from the seed and the session's number.
+A session is a few views, seconds or minutes apart, some with a long pause between them. Some end with a
+cart, which is abandoned or taken to the checkout; most checkouts end with a purchase. Users and items
+are skewed by Zipf's law. Sessions overlap, and the busiest users have several at once. A session depends
+only on the seed and its number.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _MOST_VIEWS = 28
 _MEAN_VIEWS = 7.0
 _MOST_CLICKS = _MOST_VIEWS + 3
 _SPAN_MS = 3 * HOUR_MS
-"""No session goes on for longer."""
+"""Longest session in milliseconds."""
 _VIEW, _CART, _CHECKOUT, _PURCHASE = range(len(PAGES))
 _PER_CENT = {"only looks": 70, "leaves a cart": 20, "leaves the checkout": 3}
-"""How many sessions end so; the others buy."""
+"""Percentage of sessions with each ending; the others end with a purchase."""
 _UNKNOWN_PER_CENT = 10
-"""The share of sessions of which nobody knows whose they are."""
+"""Percentage of sessions of unknown users."""
 
 
 def clicks(config: TpcxBbConfig, first: int, count: int) -> pa.Table:
-    """The clicks from the beginning of session `first` to that of session `first + count`.
+    """The clicks from the start of session `first` to the start of session `first + count`.
 
-    They are in order of time. After the last session all that are left come.
+    They are in order of time. With the last session, all remaining clicks are included.
 
     >>> config = TpcxBbConfig(sessions=100)
     >>> halves = [clicks(config, 0, 50), clicks(config, 50, 50)]
@@ -49,7 +49,7 @@ def clicks(config: TpcxBbConfig, first: int, count: int) -> pa.Table:
     last = min(first + count, config.sessions)
     if last <= first:
         return SCHEMAS["clicks"].empty_table()
-    # those that have begun before may still go on
+    # Sessions that began earlier may still be open.
     earliest = max(first - most_in(_SPAN_MS, config.sessions_per_day), 0)
     sessions = np.arange(earliest, last, dtype=np.int64)
     at, place, kind = _pages(config, sessions)
@@ -60,7 +60,7 @@ def clicks(config: TpcxBbConfig, first: int, count: int) -> pa.Table:
     chosen = (after < _SPAN_MS) & (times >= begin)
     if last < config.sessions:
         chosen &= times < end
-    # by time; what happens in the same millisecond by session
+    # Ordered by time, and within a millisecond by session.
     order = np.flatnonzero(chosen)
     order = order[np.argsort(times[order], kind="stable")]
     at, place, kind, times = at[order], place[order], kind[order], times[order]
@@ -76,7 +76,7 @@ def clicks(config: TpcxBbConfig, first: int, count: int) -> pa.Table:
 
 
 def _pages(config: TpcxBbConfig, sessions: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """The session of each click (by its place in `sessions`), its place in it, and its page."""
+    """For each click: its session (as an index into `sessions`), its place in the session, and its page."""
     draws = Draws(config.seed, sessions)
     views = lengths(draws, "views", _MEAN_VIEWS, _MOST_VIEWS)
     ends = np.searchsorted(np.cumsum(list(_PER_CENT.values())), draws.below(100, "ends"), "right")
@@ -91,7 +91,7 @@ def _pages(config: TpcxBbConfig, sessions: Numbers) -> tuple[Numbers, Numbers, N
 
 
 def _after_ms(draws: Draws, place: Numbers) -> Numbers:
-    """How long after the beginning of its session a click happens."""
+    """Milliseconds from the start of its session to each click."""
     pause = 4_000 + draws.below(90_000, "pause")
     long = draws.below(100, "long pause") < 3
     pause += np.where(long, (15 * 60_000) + draws.below(40 * 60_000, "how long"), 0)
@@ -110,7 +110,7 @@ def _users(config: TpcxBbConfig, sessions: Numbers) -> tuple[Numbers, npt.NDArra
 def _items(
     config: TpcxBbConfig, sessions: Numbers, at: Numbers, place: Numbers, kind: Numbers
 ) -> Numbers:
-    """What each click is about: the item that the session began with, one like it, or another."""
+    """The item of each click: the session's first item, a related one, or another."""
     wanted = popular_items(config, Draws(config.seed, sessions), "wanted")[at]
     draws = Draws(config.seed, sessions[at] * _MOST_CLICKS + place)
     how = draws.below(100, "how")

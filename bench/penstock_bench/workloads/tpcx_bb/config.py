@@ -1,4 +1,4 @@
-"""What is generated, and the columns of the two streams."""
+"""Settings of the generator, and the columns of the two streams."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DAY_MOST = 1_000_000_000
 
 @dataclass(frozen=True)
 class TpcxBbConfig:
-    """What to generate.
+    """Settings of the generator.
 
     >>> TpcxBbConfig(tickets=10, items=5)
     Traceback (most recent call last):
@@ -23,26 +23,26 @@ class TpcxBbConfig:
     """
 
     tickets: int = 0
-    """Purchases in stores; each has a few lines."""
+    """Number of purchases in stores, each with a few lines."""
     sessions: int = 0
-    """Visits of the web shop; each is a few clicks."""
+    """Number of visits to the web shop, each with a few clicks."""
     seed: int = 1
     tickets_per_day: int = 5_000
     sessions_per_day: int = 5_000
     base_ms: int = 1_041_379_200_000
-    """When the first day begins: 2003-01-01T00:00:00Z."""
+    """Start of the first day, in milliseconds of Unix time: 2003-01-01T00:00:00Z."""
 
     items: int = 10_000
     categories: int = 10
     item_exponent: float = 0.9
-    """Zipf's exponent: how much more the favourite items are bought and looked at than others."""
+    """Zipf's exponent of the items that are bought and viewed."""
     users: int = 50_000
     user_exponent: float = 0.6
-    """Higher, and the busiest users never pause long enough for a session to end."""
+    """Zipf's exponent of users. If it is higher, the busiest users' sessions never end."""
     stores: int = 50
     store_exponent: float = 0.5
     trend_days: int = 60
-    """Days for which the prices of each category rise or fall; then they stay."""
+    """Days during which prices of each category rise or fall; then they stay constant."""
 
     def __post_init__(self) -> None:
         _within("tickets", self.tickets, 0, _DAY_MOST)
@@ -75,7 +75,7 @@ SCHEMAS: dict[Stream, pa.Schema] = {
             ("item", pa.int64()),
             ("category", pa.int64()),
             ("quantity", pa.int64()),
-            ("price", pa.int64()),  # of one, in cents
+            ("price", pa.int64()),  # cents per item
             ("sold_at", TIME),
             ("store", pa.int64()),
             ("customer", pa.int64()),
@@ -83,8 +83,8 @@ SCHEMAS: dict[Stream, pa.Schema] = {
     ),
     "clicks": pa.schema(
         [
-            ("user", pa.int64()),  # null: somebody who has not logged in
-            ("item", pa.int64()),  # null: the page is not about one
+            ("user", pa.int64()),  # null if not logged in
+            ("item", pa.int64()),  # null if the page is not about an item
             ("page", pa.string()),
             ("clicked_at", TIME),
         ]
@@ -92,8 +92,8 @@ SCHEMAS: dict[Stream, pa.Schema] = {
 }
 
 EVENT_TIME: dict[Stream, str] = {"store_sales": "sold_at", "clicks": "clicked_at"}
-"""The column of event times."""
+"""Column of event times of each stream."""
 PARTITIONED_BY: dict[Stream, str] = {"store_sales": "ticket", "clicks": "user"}
-"""Rows that are equal in this column are in one partition of the source, in order."""
+"""Column of each stream whose equal values are in one partition of the source, in order."""
 
 VIEW, CART, CHECKOUT, PURCHASE = PAGES = ("view", "cart", "checkout", "purchase")

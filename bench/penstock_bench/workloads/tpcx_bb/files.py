@@ -1,4 +1,4 @@
-"""A stream as files, which Spark reads one batch after the other; and how rows are partitioned."""
+"""A stream as files, which Spark reads batch by batch; and the partitioning of rows."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _FIRST_MTIME = 1_600_000_000
 
 
 def batches_of(config: TpcxBbConfig, stream: Stream, batches: int) -> Iterator[pa.Table]:
-    """All rows of a stream, in so many batches of as many tickets or sessions each.
+    """All rows of a stream, in `batches` batches with equal numbers of tickets or sessions.
 
     >>> config = TpcxBbConfig(tickets=10, sessions=10)
     >>> sum(len(table) for table in batches_of(config, "clicks", 3)) == len(clicks(config, 0, 10))
     True
     """
     if batches < 1:
-        raise SettingError(f"{batches} batches", hint="there must be at least one")
+        raise SettingError(f"batches is {batches}", hint="use 1 or more")
     make, whole = (
         (store_sales, config.tickets) if stream == "store_sales" else (clicks, config.sessions)
     )
@@ -40,7 +40,7 @@ def batches_of(config: TpcxBbConfig, stream: Stream, batches: int) -> Iterator[p
 
 
 def parted(stream: Stream, rows: pa.Table, parts: int) -> list[pa.Table]:
-    """Rows by partition of the source: those of a ticket, or of a user, are together, in order.
+    """Rows by partition of the source: rows of a ticket, or of a user, are in one partition, in order.
 
     >>> rows = pa.table({"user": [4, 5, None, 6], "item": [1, 2, 3, 4]})
     >>> [part.column("item").to_pylist() for part in parted("clicks", rows, 2)]
@@ -53,11 +53,11 @@ def parted(stream: Stream, rows: pa.Table, parts: int) -> list[pa.Table]:
 def write(
     config: TpcxBbConfig, stream: Stream, folder: str | Path, batches: int = 1, parts: int = 2
 ) -> int:
-    """Write a stream as Parquet files, `parts` for each batch; tell how many rows that is.
+    """Write a stream as Parquet files, `parts` per batch; return the number of rows.
 
-    A partition of a batch is one file with one row group, so that one task reads it, in order. Files
-    are modified a second after those before: with `maxFilesPerTrigger` = parts Spark takes one
-    batch at a time.
+    A partition of a batch is one file with one row group, so that one task reads it in order. Each
+    file's modification time is a second after the one before: with `maxFilesPerTrigger` = parts Spark
+    reads one batch per trigger.
     """
     folder, written = Path(folder), 0
     try:
@@ -74,13 +74,13 @@ def write(
     except OSError as error:
         raise StoreError(
             f"the rows cannot be written to {folder}: {error.strerror or error}",
-            hint="name a folder that can be written, on a disk with room",
+            hint="name a writable folder on a disk with free space",
         ) from error
     return written
 
 
 def streaming(spark: SparkSession, stream: Stream, folder: str | Path, parts: int = 2) -> DataFrame:
-    """What `write` wrote, as a stream: a batch is an epoch."""
+    """The files of `write` as a stream: each batch is an epoch."""
     from penstock.spark.schema import spark_schema
 
     read = spark.readStream.schema(spark_schema(SCHEMAS[stream]))
@@ -88,7 +88,7 @@ def streaming(spark: SparkSession, stream: Stream, folder: str | Path, parts: in
 
 
 def static(spark: SparkSession, stream: Stream, folder: str | Path) -> DataFrame:
-    """What `write` wrote as one batch. Spark reads several files of a partition in any order."""
+    """The files of `write` as a static DataFrame. Only for one batch: Spark reads several in any order."""
     from penstock.spark.schema import spark_schema
 
     if len({file.name.partition("-")[0] for file in Path(folder).glob("*.parquet")}) > 1:

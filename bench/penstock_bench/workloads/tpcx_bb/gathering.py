@@ -1,4 +1,4 @@
-"""Which different items have come together so far: in a basket, or in a session. Vectorised."""
+"""Vectorised sets of distinct items that occur together, in a basket or in a session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock_bench.workloads.draws import Numbers
 
 @dataclass(frozen=True)
 class Gathered:
-    """The different items of some groups, and when they came.
+    """The distinct items of groups, in order of arrival.
 
     >>> held = gathered(2, np.array([1]), np.array([7]), np.array([0, 1, 1]), np.array([5, 8, 7]))
     >>> held.of(1).tolist()
@@ -24,13 +24,13 @@ class Gathered:
     """
 
     items: Numbers
-    """One group after the other, those of a group in the order in which they came."""
+    """Items, one group after the other, in order of arrival within a group."""
     starts: Numbers
-    """Where each group begins in `items`; and, last, where the last one ends."""
+    """Index of each group's first item in `items`, followed by the end of the last group."""
     begins: Numbers
-    """For each new row: where its group begins."""
+    """For each new row: index of its group's first item."""
     earlier: Numbers
-    """For each new row: how many of its group came before it; 0 where its item was one of them."""
+    """For each new row: number of items of its group before it; 0 if its item is one of them."""
 
     def of(self, group: int) -> Numbers:
         """The items of a group."""
@@ -42,16 +42,16 @@ class Gathered:
         return _lists(self.items, begins, self.starts[groups + 1] - begins)
 
     def items_before(self) -> pa.ListArray:
-        """For each new row the items that came before its own; none where that came again."""
+        """For each new row: the items of its group before it; none if its item is one of them."""
         return _lists(self.items, self.begins, self.earlier)
 
 
 def gathered(
     groups: int, held_group: Numbers, held_item: Numbers, group: Numbers, item: Numbers
 ) -> Gathered:
-    """Put new rows (group, item), in order, to what groups hold already, each item once."""
+    """Add new rows (group, item), in order, to the items that groups already hold, each item once."""
     all_groups, all_items = np.concatenate([held_group, group]), np.concatenate([held_item, item])
-    order = np.lexsort((all_items, all_groups))  # stable: of equal ones the first came first
+    order = np.lexsort((all_items, all_groups))  # Stable: equal ones stay in order of arrival.
     g, i = all_groups[order], all_items[order]
     new = np.ones(len(order), np.bool_)
     new[1:] = (g[1:] != g[:-1]) | (i[1:] != i[:-1])
@@ -66,18 +66,18 @@ def gathered(
 
 
 def ranges(begins: Numbers, lengths: Numbers) -> Numbers:
-    """Numbers from each beginning on, so many of them, one range after the other.
+    """Concatenated ranges of consecutive numbers with these beginnings and lengths.
 
     >>> ranges(np.array([5, 0]), np.array([2, 3])).tolist()
     [5, 6, 0, 1, 2]
     """
     before = np.cumsum(lengths) - lengths
-    found: Numbers = np.repeat(begins - before, lengths) + np.arange(int(lengths.sum()))
-    return found
+    numbers: Numbers = np.repeat(begins - before, lengths) + np.arange(int(lengths.sum()))
+    return numbers
 
 
 def flat(lists: pa.ListArray) -> tuple[Numbers, Numbers]:
-    """The number of its list, and the value, of each element; a list may be null.
+    """For each element of the lists: the index of its list, and its value. A list may be null.
 
     >>> [part.tolist() for part in flat(pa.array([[3, 4], None, [5]]))]
     [[0, 0, 2], [3, 4, 5]]
@@ -101,9 +101,9 @@ Mask = npt.NDArray[np.bool_]
 
 
 def leading(group: Numbers, n: Numbers, ties: tuple[Numbers, ...], most: int) -> Mask:
-    """Which are among the `most` of their group with the largest n; smaller ties come first.
+    """Mask of the `most` entries of each group with the largest n; smaller `ties` win among equals.
 
-    Those with n = 0 are not there at all.
+    Entries with n = 0 are never included.
 
     >>> leading(np.zeros(3, int), np.array([4, 4, 0]), (np.array([9, 8, 1]),), 1).tolist()
     [False, True, False]
@@ -122,7 +122,7 @@ def leading(group: Numbers, n: Numbers, ties: tuple[Numbers, ...], most: int) ->
 def changes(
     columns: dict[str, Numbers], was: Numbers, now: Numbers, led: Mask, leads: Mask
 ) -> pa.RecordBatch:
-    """What is taken back and what is put in where `was` became `now`, and `led` became `leads`.
+    """Changes, -1 and 1, of leading rows where `was` became `now`, and `led` became `leads`.
 
     >>> one = np.array([True])
     >>> changes({"item": np.array([5])}, np.array([1]), np.array([2]), one, one).to_pylist()

@@ -1,8 +1,7 @@
 """The lines of any tickets, as an Arrow table.
 
-What is bought is skewed by Zipf's law, and so are stores; most lines of a ticket go with its first
-one. Prices of a category rise or fall for a while. Everything follows from the seed and the ticket's
-number.
+Items and stores are skewed by Zipf's law; most lines of a ticket are related to its first one. Prices of
+a category rise or fall for a while. A ticket depends only on the seed and its number.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _MOST_LINES = 12
 _MEAN_LINES = 4.0
 _CUSTOMERS_PER_STORE = 1_000
 _STEEPEST = 400
-"""Thousandths that prices of a category rise or fall in all."""
+"""Largest total rise or fall of a category's prices, in thousandths."""
 
 
 def store_sales(config: TpcxBbConfig, first: int, count: int) -> pa.Table:
@@ -63,7 +62,7 @@ def store_sales(config: TpcxBbConfig, first: int, count: int) -> pa.Table:
 
 
 def _prices(config: TpcxBbConfig, item: Numbers, category: Numbers, day: Numbers) -> Numbers:
-    """Cents: what an item costs, times how far its category's prices have come."""
+    """Prices in cents: an item's base price, adjusted by its category's trend."""
     base = 100 + (mixed(item.astype(np.uint64)) % np.uint64(9_900)).astype(np.int64)
     steep = Draws(config.seed, category).below(2 * _STEEPEST + 1, "trend") - _STEEPEST
     come = np.minimum(day, config.trend_days)

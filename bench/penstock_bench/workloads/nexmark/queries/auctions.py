@@ -1,4 +1,4 @@
-"""Queries that join auctions with what is bid on them, or with who sells."""
+"""Queries that join auctions with their bids, or with their sellers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WHILE_OPEN = (
 
 
 def bids_on_auctions(events: Events, auction: tuple[str, ...], bid: tuple[str, ...]) -> ps.Flow:
-    """Bids that came while their auction was open: these columns of auctions, then these of bids.
+    """Bids made while their auction was open, with the columns `auction` of auctions and `bid` of bids.
 
     A bid's time is named `bid_date_time`.
     """
@@ -51,7 +51,7 @@ def _q4(events: Events) -> ps.Flow:
 
 
 def _q6(events: Events) -> ps.Flow:
-    """An auction's closing price is known when its time is over."""
+    """Averages of closing prices; an auction's closing price is known when it expires."""
     bids = bids_on_auctions(
         events, ("id", "seller", "date_time", "expires"), ("auction", "price", "bid_date_time")
     )
@@ -88,13 +88,13 @@ def _q20(events: Events) -> ps.Flow:
 
 
 def highest_bids(bids: ps.Flow, window: str, slots: int) -> ps.Flow:
-    """The highest bid of each auction in each window, by partial states that merge."""
+    """The highest bid of each auction in each window, with partial states that merge."""
     keyed = bids.key_by("auction", slots=slots).window(ps.tumbling(window))
     return keyed.aggregate(price=ps.max("price"))
 
 
 def _closing(by: str) -> BurstForm:
-    """Average of the highest bids on auctions that were opened in the window, by one of their columns."""
+    """Average of the highest bids on auctions opened in the window, by the auctions' column `by`."""
 
     def steps(events: ps.Flow, window: str, slots: int) -> ps.Flow:
         bids = events.map_batches(Having("price", ("arrival", "auction", "price")))

@@ -22,7 +22,7 @@ _RANKS = ("price < 10000", "price >= 10000 AND price < 1000000", "price >= 10000
 def _by_day(
     reads: tuple[str, ...], keys: tuple[str, ...], aggregates: dict[str, Aggregate]
 ) -> Callable[[Events], ps.Flow]:
-    """Aggregates of bids, by keys of which the last is `day`; of bids these columns are read."""
+    """A flow of aggregates of bids by `keys`, the last of which is `day`; `reads` are the bids' columns."""
 
     def flow(events: Events) -> ps.Flow:
         ranks = [f"{rank} AS rank{n}" for n, rank in enumerate(_RANKS, start=1)]
@@ -33,19 +33,19 @@ def _by_day(
 
 
 def _bids() -> dict[str, Aggregate]:
-    """total_bids, rank1_bids, rank2_bids, rank3_bids."""
+    """The aggregates total_bids, rank1_bids, rank2_bids and rank3_bids."""
     ranks = {f"rank{n}_bids": ps.count(where=f"rank{n}") for n in (1, 2, 3)}
     return {"total_bids": ps.count(), **ranks}
 
 
 def _distinct(column: str) -> dict[str, Aggregate]:
-    """total_bidders, rank1_bidders, rank2_bidders, rank3_bidders, if the column is bidder."""
+    """Distinct counts of a column: total_bidders and rank1_bidders to rank3_bidders for `bidder`."""
     ranks = {f"rank{n}_{column}s": ps.count_distinct(column, where=f"rank{n}") for n in (1, 2, 3)}
     return {f"total_{column}s": ps.count_distinct(column), **ranks}
 
 
 def _counts(form: str, name: str) -> str:
-    """The same in SQL: a form such as count(*), of all bids and of each rank of price."""
+    """The same in SQL: an expression such as count(*), for all bids and for each rank of price."""
     ranks = [
         f"{form.format(f' FILTER (WHERE {rank})')} AS rank{n}_{name}"
         for n, rank in enumerate(_RANKS, start=1)

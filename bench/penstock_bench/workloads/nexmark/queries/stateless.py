@@ -1,4 +1,4 @@
-"""Queries that keep nothing: their flows are their SQL."""
+"""Queries without state: their flows are their SQL."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Chosen(ps.KeyedProcessor):
 
 
 def _keyed_q2(events: LiveEvents, slots: int) -> ps.Flow:
-    """A keyed step, as it is where StreamSwitch scales it."""
+    """q2 as a keyed step, as in StreamSwitch's evaluation."""
     bids = ps.flow(events.stream("bid", "auction", "price"), arrival="arrival")
     return bids.key_by("auction", slots=slots).process(Chosen())
 
@@ -92,7 +92,7 @@ QUERIES = {
                    cast(length(extra) - length(replace(extra, 'c', '')) AS bigint) AS c_counts
             FROM bid WHERE {_EUROS} > 1000000 AND {_EUROS} < 50000000""",
     ),
-    # Where nothing matches, regexp_extract gives an empty text; here that is a null.
+    # Where nothing matches, regexp_extract returns an empty string; the query needs a null.
     "q21": NexmarkQuery(
         "Bids with the id of their channel.",
         {"bid": ("auction", "bidder", "price", "channel", "url")},

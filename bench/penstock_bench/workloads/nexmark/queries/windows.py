@@ -1,4 +1,4 @@
-"""Queries by windows of time: hopping, tumbling, sessions, and by the time of day."""
+"""Queries with windows: hopping, tumbling, sessions, and by processing time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock_bench.workloads.nexmark.query import CAME, BurstForm, Events, Nexm
 def _hottest(
     bids: ps.Flow, size: str | float, hop: str, slots: int, nulls: bool = False
 ) -> ps.Flow:
-    """The auctions with the most bids of each window: its columns are auction, num and the window's."""
+    """The auctions with the most bids in each window, with the columns auction, num and the window's."""
     counts = (
         bids.key_by("auction", slots=slots, nulls=nulls)
         .window(ps.hopping(size, hop))
@@ -33,14 +33,14 @@ def _q5(events: Events) -> ps.Flow:
 
 
 def _live_q5(events: LiveEvents, slots: int) -> ps.Flow:
-    # rows of a lead-in have no time
+    # Rows of the lead-in have no time.
     bids = events.stream("bid", "auction").where("arrival IS NOT NULL")
     came = ps.flow(bids, arrival="arrival", event_time="arrival")
     return _hottest(came, "10s", "2s", slots).select("auction", "num")
 
 
 def _burst_q5(bids: ps.Flow, window: str, slots: int) -> ps.Flow:
-    """Bids are counted in windows twice as long that begin one after the other."""
+    """Counts bids in hopping windows of twice the length `window`, one every `window`."""
     return _hottest(bids, 2 * milliseconds(window) / 1000, window, slots)
 
 
@@ -66,10 +66,10 @@ def _burst_q7(bids: ps.Flow, window: str, slots: int) -> ps.Flow:
     )
 
 
-# -- q8: people who sell in the window in which they came
+# -- q8: people who sell in the window in which they joined
 
 _START = "timestamp_micros(unix_micros({time}) - pmod(unix_micros({time}), 10000000))"
-"""The beginning of a row's window instead of its own time: rows equal in all else are then equal."""
+"""The start of a row's window instead of its own time, so that rows that differ only in time are equal."""
 
 
 def _sellers(came: ps.Flow, sold: ps.Flow, slots: int) -> ps.Flow:
@@ -96,7 +96,7 @@ def _live_q8(events: LiveEvents, slots: int) -> ps.Flow:
     auction = events.stream("auction", "seller").where("arrival IS NOT NULL")
     persons = person.selectExpr("arrival", "id", "name", f"{start} AS starttime")
     sellers = auction.selectExpr("arrival", "seller AS id", f"{start} AS opened")
-    # rows of a side that differ in their arrival alone are equal, so it goes no further
+    # Rows of a side that differ only in arrival must be equal, so that column is dropped.
     came = ps.flow(persons, arrival="arrival", event_time="starttime").select(
         "id", "name", "starttime"
     )
@@ -105,7 +105,7 @@ def _live_q8(events: LiveEvents, slots: int) -> ps.Flow:
 
 
 def _burst_q8(events: ps.Flow, window: str, slots: int) -> ps.Flow:
-    """Auctions of each seller, joined with the people who came in the window."""
+    """Counts of each seller's auctions, joined with the people who joined in the window."""
     auctions = events.map_batches(Having("seller", ("arrival", "seller")))
     people = events.map_batches(Having("name", ("arrival", "id", "name")))
     keyed = auctions.key_by("seller", slots=slots).window(ps.tumbling(window))
@@ -125,7 +125,7 @@ def _burst_q8(events: ps.Flow, window: str, slots: int) -> ps.Flow:
 
 
 def _q11(events: Events) -> ps.Flow:
-    """A bid without a time is refused: it is in no session."""
+    """Bids by session. A bid without a time is rejected, since it is in no session."""
     bids = ps.flow(
         events.bid.select("bidder", "date_time"), event_time="date_time", delay=events.delay
     )
@@ -249,7 +249,7 @@ QUERIES = {
                    max(date_time) + INTERVAL 10 SECOND AS endtime
             FROM numbered GROUP BY bidder, nth""",
     ),
-    # How bids fall into windows depends on when they are read; a bidder's sum does not.
+    # The windows of bids depend on when they are read; a bidder's total does not.
     "q12": NexmarkQuery(
         "Bids of a bidder in each ten seconds of the day's time.",
         {"bid": ("bidder",)},

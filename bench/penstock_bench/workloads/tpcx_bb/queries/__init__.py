@@ -1,1 +1,1 @@
-"""One module for each query; see `catalog`."""
+"""The queries, one module each; see `catalog`."""

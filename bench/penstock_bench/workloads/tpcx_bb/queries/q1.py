@@ -6,7 +6,7 @@ FROM (SELECT DISTINCT a.ticket, hour of a.sold_at, a.item AS item_1, b.item AS i
       WHERE both in some stores and some categories)
 GROUP BY hour, item_1, item_2 ORDER BY n DESC, item_1, item_2 LIMIT 100 in each hour
 
-All lines of a ticket have the same time. Nothing in here is done row by row in Python.
+All lines of a ticket have the same time. No Python code runs per row.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ MOST = 100
 
 
 def in_question(lines: pa.RecordBatch) -> pa.RecordBatch:
-    """Lines of the stores and categories that the query asks about."""
-    asked = pc.and_(
+    """Lines of the stores and categories of the query."""
+    chosen = pc.and_(
         pc.is_in(lines.column("store"), STORES), pc.is_in(lines.column("category"), CATEGORIES)
     )
-    return lines.select(["ticket", "item", "sold_at"]).filter(asked)
+    return lines.select(["ticket", "item", "sold_at"]).filter(chosen)
 
 
 class Baskets(ps.KeyedProcessor):
-    """Gives each pair of different items of a ticket when the second of them comes.
+    """Emits each pair of distinct items of a ticket when the second of them arrives.
 
     >>> from penstock.testing import ProcessorTester
     >>> tester = ProcessorTester(Baskets(), "ticket long, item long, sold_at timestamp", "ticket")
@@ -49,7 +49,7 @@ class Baskets(ps.KeyedProcessor):
     output_schema = pa.schema([("item_1", pa.int64()), ("item_2", pa.int64()), ("sold_at", TIME)])
 
     def init(self, handle: ps.StateHandle) -> None:
-        # the lines of a ticket come together: what is an hour old is done with
+        # The lines of a ticket arrive together, so an hour is enough.
         self._items = handle.get_value_state("basket", "items array<long>", ttl="1h")
 
     def handle_batch(self, batch: pa.RecordBatch, timers: Any) -> pa.RecordBatch:
@@ -76,7 +76,7 @@ def steps(sales: ps.Flow) -> ps.Flow:
         .window(ps.tumbling("1h"), on="sold_at")
         .aggregate(n=ps.count())
     )
-    # one slot: all hours are in one place
+    # One slot makes it a global step.
     hours = counts.key_by("window_start", "window_end", slots=1)
     return hours.top(MOST, by="n desc, item_1, item_2", rank="place", until="window_end")
 

@@ -5,7 +5,7 @@ FROM (SELECT category, day, sum(quantity * price) AS cents
       FROM store_sales WHERE in some stores GROUP BY category, day)
 GROUP BY category HAVING slope <= 0
 
-Python works once per category and batch, not per row.
+Python code runs once per category and batch, not per row.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _DAY_US = 86_400_000_000
 
 
 def in_question(lines: pa.RecordBatch) -> pa.RecordBatch:
-    """Lines of the stores that the query asks about."""
+    """Lines of the stores of the query."""
     names = ["category", "sold_at", "quantity", "price"]
     return lines.select(names).filter(pc.is_in(lines.column("store"), STORES))
 
 
 def amounts(lines: pa.RecordBatch) -> pa.RecordBatch:
-    """What each line brought, and on which day since 1970."""
+    """Category, day since 1970 and amount in cents of each line."""
     day = pc.divide(lines.column("sold_at").cast(pa.int64()), _DAY_US)
     cents = pc.multiply(lines.column("quantity"), lines.column("price"))
     arrays = [lines.column("category"), day, cents]
@@ -38,7 +38,7 @@ def amounts(lines: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def slope(days: list[int], cents: list[int]) -> float | None:
-    """The slope, in cents per day, of the line that comes nearest to these sums; None for a single day.
+    """Slope of the regression line through these sums, in cents per day; None for a single day.
 
     >>> slope([12_000, 12_001, 12_003], [100, 90, 70]), slope([12_000], [100])
     (-10.0, None)
@@ -47,13 +47,13 @@ def slope(days: list[int], cents: list[int]) -> float | None:
     spread = n * sum(day * day for day in days) - of_days * of_days
     if not spread:
         return None
-    # whole numbers, so that flat is flat
+    # Integers, so that a flat line has a slope of exactly 0.
     along = n * sum(d * c for d, c in zip(days, cents, strict=True)) - of_days * of_cents
     return along / spread
 
 
 class Trends(ps.KeyedProcessor):
-    """Keeps the sums of each day, and gives the slope of categories as it becomes 0 or less.
+    """Keeps the sums of each day, and emits changes of slopes that are 0 or less.
 
     >>> from penstock.testing import ProcessorTester
     >>> tester = ProcessorTester(Trends(), "category long, day long, cents long", "category")

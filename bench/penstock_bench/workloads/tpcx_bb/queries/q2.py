@@ -1,12 +1,12 @@
-"""Q2: the thirty pairs of items that were looked at together in most sessions.
+"""Q2: the thirty pairs of items that were viewed together in most sessions.
 
 SELECT item_1, item_2, count(*) AS n
 FROM (SELECT DISTINCT a.session, a.item AS item_1, b.item AS item_2
       FROM views a JOIN views b ON a.session = b.session AND a.item < b.item)
 GROUP BY item_1, item_2 ORDER BY n DESC, item_1, item_2 LIMIT 30
 
-A session of a user ends with an hour without a view. Nothing in here is done row by row in Python,
-except that the items of each user's session are stored as a list.
+A session of a user ends with an hour without a view. No Python code runs per row, except that the items
+of each user's session are stored as a list.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def views(clicks: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class Sessions(ps.KeyedProcessor):
-    """Gives each view with the other items that came before it in its session.
+    """Emits each view with the items viewed before it in its session, or none if its item is among them.
 
-    There are none if the item itself was among them. A user's views come in order of time.
+    A user's views must arrive in order of time.
 
     >>> from penstock.testing import ProcessorTester
     >>> tester = ProcessorTester(Sessions(), "user long, item long, clicked_at timestamp", "user")
@@ -54,7 +54,7 @@ class Sessions(ps.KeyedProcessor):
     output_schema = pa.schema([("item", pa.int64()), ("before", pa.list_(pa.int64()))])
 
     def init(self, handle: ps.StateHandle) -> None:
-        # far longer than a session can be silent, however slowly its views come through
+        # Much longer than the gap between sessions, even if views arrive slowly.
         self._open = handle.get_value_state(
             "session", "seen_at long, items array<long>", ttl="7 days"
         )
@@ -92,16 +92,16 @@ class Sessions(ps.KeyedProcessor):
 
 
 def paired(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Each view with each of the items before it, as a pair."""
+    """Pairs of each view's item with each of the items before it."""
     row, other = flat(rows.column("before"))
     item = rows.column("item").to_numpy()[row]
     return pa.RecordBatch.from_arrays(list(pairs(item, other)), ["item_1", "item_2"])
 
 
 class Leaders(ps.KeyedProcessor):
-    """Keeps the pairs with the largest n, and gives what changes among them.
+    """Keeps the pairs with the largest n, and emits the changes among them.
 
-    Rows are new numbers of pairs, which only grow: so a pair that is not kept need not be known.
+    Rows are new counts of pairs. Counts only grow, so other pairs need not be stored.
 
     >>> from penstock.testing import ProcessorTester
     >>> tester = ProcessorTester(Leaders(1), "item_1 long, item_2 long, n long", [])
@@ -131,7 +131,7 @@ class Leaders(ps.KeyedProcessor):
             np.concatenate([known, batch.column(name).to_numpy()])
             for known, name in zip(held, names, strict=True)
         ]
-        # a pair's own rows side by side: the largest number is the newest
+        # The rows of a pair become neighbours: the largest count is the newest.
         item_1, item_2, n = (column[np.lexsort(tuple(reversed(rows)))] for column in rows)
         final = np.ones(len(n), np.bool_)
         final[:-1] = (item_1[1:] != item_1[:-1]) | (item_2[1:] != item_2[:-1])
@@ -146,7 +146,7 @@ class Leaders(ps.KeyedProcessor):
 def _numbers_among(
     item_1: Numbers, item_2: Numbers, kept_1: Numbers, kept_2: Numbers, n: Numbers
 ) -> Numbers:
-    """The n of these pairs, which are sorted, where they are among those that are kept; else 0."""
+    """The stored n of these pairs, which are sorted; 0 for pairs that are not stored."""
     numbers = np.zeros(len(item_1), np.int64)
     pairs = np.rec.fromarrays([item_1, item_2])
     numbers[np.searchsorted(pairs, np.rec.fromarrays([kept_1, kept_2]))] = n

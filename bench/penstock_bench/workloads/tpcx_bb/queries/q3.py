@@ -1,13 +1,12 @@
-"""Q3: what is looked at before a purchase: of each item that was bought, the thirty items that were
-most often among the last five views of the buyer in the ten days before.
+"""Q3: items viewed before a purchase: for each item bought, the thirty items that were most often among
+the buyer's last five views in the ten days before.
 
 SELECT bought, viewed, count(*) AS n
 FROM (SELECT p.item AS bought, v.item AS viewed FROM purchases p JOIN views v ON p.user = v.user
       WHERE v is one of the last 5 views before p, and not more than 10 days before it)
 GROUP BY bought, viewed ORDER BY n DESC, viewed LIMIT 30 for each item bought
 
-Nothing in here is done row by row in Python, except that the views of each item that is bought are
-stored as lists.
+No Python code runs per row, except that the views before each bought item are stored as lists.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _LONG_AGO = -(2**62)
 
 
 def views_and_purchases(clicks: pa.RecordBatch) -> pa.RecordBatch:
-    """What known users look at and buy."""
+    """Views and purchases of known users."""
     bought = pc.equal(clicks.column("page"), PURCHASE)
     chosen = pc.or_(bought, pc.equal(clicks.column("page"), VIEW))
     for name in ("user", "item"):
@@ -43,7 +42,7 @@ def views_and_purchases(clicks: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class LastViews(ps.KeyedProcessor):
-    """Gives each purchase with each of the buyer's last views. A user's clicks come in order of time.
+    """Emits each purchase with each of the buyer's last views. A user's clicks must arrive in order of time.
 
     >>> from penstock.testing import ProcessorTester
     >>> columns = "user long, item long, clicked_at timestamp, bought boolean"
@@ -59,7 +58,7 @@ class LastViews(ps.KeyedProcessor):
     output_schema = pa.schema([("bought", pa.int64()), ("viewed", pa.int64())])
 
     def init(self, handle: ps.StateHandle) -> None:
-        # the newest view last, long ago where there are fewer; none counts that is older than this
+        # The newest view is last; missing ones are long ago. Views older than the TTL do not count.
         places = range(LAST)
         columns = [f"item_{n} long" for n in places] + [f"seen_{n} long" for n in places]
         self._views = handle.get_value_state("views", ", ".join(columns), ttl="20 days")
@@ -73,7 +72,7 @@ class LastViews(ps.KeyedProcessor):
         time = batch.column("clicked_at").cast(pa.int64()).to_numpy()[by_user]
         bought = batch.column("bought").to_numpy(zero_copy_only=False)[by_user]
 
-        # Of each user LAST places with what is held, empty or not, and then the new views.
+        # For each user: LAST places with the stored views, empty or not, then the new views.
         views = np.bincount(user[~bought], minlength=len(distinct)) + LAST
         ends = np.cumsum(views)
         begins = ends - views
@@ -84,9 +83,9 @@ class LastViews(ps.KeyedProcessor):
         seen_items[new], seen_times[new] = item[~bought], time[~bought]
         self._hold(distinct, seen_items, seen_times, ends)
 
-        come = np.cumsum(~bought)  # views of all users so far
+        come = np.cumsum(~bought)  # Views of all users so far.
         at = np.flatnonzero(bought)
-        last = come[at] + (user[at] + 1) * LAST  # where the view after the last one would be
+        last = come[at] + (user[at] + 1) * LAST  # Index after the last view.
         chosen = ranges(last - LAST, np.full(len(at), LAST))
         purchase = np.repeat(at, LAST)
         recent = time[purchase] - seen_times[chosen] <= DAYS_US
@@ -94,14 +93,14 @@ class LastViews(ps.KeyedProcessor):
         return pa.RecordBatch.from_arrays([pa.array(a) for a in arrays], ["bought", "viewed"])
 
     def _held(self, users: pa.RecordBatch) -> tuple[Numbers, Numbers]:
-        """Items and times, LAST of each user; long ago where there are none."""
+        """Stored items and times, LAST for each user; missing ones are long ago."""
         fields = self._views.get_many(users).flatten()
         values = pa.concat_arrays(fields).fill_null(_LONG_AGO).to_numpy()
         items, times = values.reshape(2, LAST, len(users)).transpose(0, 2, 1)
         return items.ravel(), times.ravel()
 
     def _hold(self, users: pa.RecordBatch, items: Numbers, times: Numbers, ends: Numbers) -> None:
-        """Keep the last of each user's, which end there."""
+        """Store the last views of each user; `ends` are the ends of the users' ranges."""
         places = [ends - LAST + n for n in range(LAST)]
         arrays = [pa.array(of[at]) for of in (items, times) for at in places]
         names = [f"{name}_{n}" for name in ("item", "seen") for n in range(LAST)]
@@ -109,7 +108,7 @@ class LastViews(ps.KeyedProcessor):
 
 
 class MostViewed(ps.KeyedProcessor):
-    """Counts the views before purchases of an item, and gives what changes among the most frequent.
+    """Counts the views before purchases of an item, and emits the changes among the most frequent.
 
     >>> from penstock.testing import ProcessorTester
     >>> tester = ProcessorTester(MostViewed(1), "bought long, viewed long", "bought")

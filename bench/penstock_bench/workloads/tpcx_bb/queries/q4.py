@@ -1,10 +1,10 @@
-"""Q4: how many pages are visited in sessions whose cart is left behind, on average.
+"""Q4: the average number of pages visited in sessions with an abandoned cart.
 
 SELECT avg(pages) AS pages, count(*) AS sessions
 FROM (SELECT count(*) AS pages FROM clicks of known users GROUP BY session
       HAVING some page is the cart AND none is the checkout)
 
-A session of a user ends with an hour without a click. Nothing in here is done row by row in Python.
+A session of a user ends with an hour without a click. No Python code runs per row.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock_bench.workloads.tpcx_bb.config import CART, CHECKOUT
 
 
 def pages(clicks: pa.RecordBatch) -> pa.RecordBatch:
-    """Clicks of known users: whether they are about the cart, or the checkout."""
+    """Clicks of known users, with flags for the cart and the checkout."""
     page = clicks.column("page")
     arrays = [
         clicks.column("user"),
@@ -31,7 +31,7 @@ def pages(clicks: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def left_behind(sessions: pa.RecordBatch) -> pa.RecordBatch:
-    """How many pages were visited in each session with a cart that was not brought to the checkout."""
+    """Number of pages of each session whose cart was not taken to the checkout."""
     left = pc.and_(
         pc.greater(sessions.column("carts"), 0), pc.equal(sessions.column("checkouts"), 0)
     )
@@ -51,7 +51,7 @@ def steps(clicks: ps.Flow) -> ps.Flow:
 
 
 def newest(rows: pa.Table) -> pa.Table:
-    """The average over most sessions."""
+    """The final row: the average over the most sessions."""
     return rows.take(pc.sort_indices(rows, sort_keys=[("sessions", "descending")])[:1])
 
 
