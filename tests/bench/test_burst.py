@@ -1,4 +1,4 @@
-"""Results of bursts: latencies, loads, money, and the ratios of the bench. No bench is run."""
+"""`penstock bench burst`: latencies, loads, costs and ratios computed from runs. No bench is run here."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def epoch(
     functions: OffloadCounts | None = None,
     sink_ms: float = 400.0,
 ) -> EpochProgress:
-    """An epoch that began this many seconds after the load."""
+    """An epoch that began `start_s` seconds after the load."""
     hosts = [HostProgress(f"{STEP}/{n}", 0, 0, rows // 2, ms) for n, ms in enumerate(useful_ms)]
     return EpochProgress(
         epoch=number,
@@ -83,7 +83,7 @@ def test_live_runs_cover_what_they_should() -> None:
 
 def test_there_are_task_slots_for_all_hosts_of_a_run() -> None:
     for one in (*FULL, *QUICK):
-        # at most three keyed steps, each of which may be given as many hosts as the busy one
+        # At most three keyed steps, each with at most as many hosts as the busy one.
         assert 3 * one.most_hosts + one.hosts + 1 <= CORES
         assert one.functions >= one.most_hosts
 
@@ -103,7 +103,7 @@ def test_latency_goes_by_the_second_of_delivery() -> None:
     one = replace(DEFAULT, host_rate=10.0, load=0.5, at_s=2, for_s=2, after_s=1)
     epochs = [epoch(0, 0.6, 5), epoch(1, 1.1, 10), epoch(2, 3.5, 120)]
     rows = ArrivedRows.of(one.shape, START_MS, epochs, one.seconds)
-    # ten rows a second, fifty in the burst; the first epoch has the first five
+    # Ten rows per second, fifty in the burst; the first epoch has the first five.
     assert rows.arrival_s[[0, 9, 19, 20]].round(2).tolist() == [0.1, 1.0, 2.0, 2.02]
     assert rows.done_s[:5].tolist() == [1.0] * 5
     assert rows.p99_ms[0] is None
@@ -139,7 +139,7 @@ def test_couriers_count_as_hosts_where_there_are_none() -> None:
 
 def test_what_is_beyond_stable_seconds_is_the_bursts() -> None:
     at_s, for_s = 20, 10
-    # 1 a second; 3 a second from the burst on, for as long as the run goes on
+    # 1 dollar per second; 3 per second from the burst on, to the end of the run.
     spent = [float(t if t < at_s else at_s + 3 * (t - at_s)) for t in range(41)]
     epochs = [epoch(t, t, 10, spent=s, sink_ms=0.0) for t, s in enumerate(spent)]
     shifted = [replace(e, started_ms=e.started_ms - START_MS) for e in epochs]
@@ -168,7 +168,7 @@ def outcome() -> burst_outcome.BurstOutcome:
 
 def test_an_outcome_tells_everything() -> None:
     result = outcome()
-    # the last one arrives just when the time is over
+    # The last row arrives exactly at the end.
     assert result.rows == 8 * 10 + 4 * 50 + 2 * 10 - 1
     assert result.load_stable == pytest.approx(0.5)
     assert (result.function_rows, result.invocations, result.failures) == (10, 2, {"timeout": 1})
@@ -179,7 +179,7 @@ def test_an_outcome_tells_everything() -> None:
     assert result.told == [{"at_s": 8.6, "text": ""}]
 
 
-# -- standing by
+# -- standby hosts
 
 
 def decided(at_s: float, *kinds: str, step: str = STEP) -> Entry:
@@ -204,7 +204,7 @@ def test_a_burst_is_over_when_the_first_hosts_could_take_it(rows: int, is_over: 
     one = replace(DEFAULT, host_rate=1_000.0)
     epochs = [epoch(n, n, rows, (1.0, 1.0)) for n in range(3)]
     assert over(of_step(epochs, STEP), START_MS, one) is is_over
-    assert not over(of_step(epochs, STEP), START_MS + 1, one), "some of it is from before"
+    assert not over(of_step(epochs, STEP), START_MS + 1, one), "an epoch is from before the burst"
     assert not over(of_step(epochs[1:], STEP), START_MS, one), "one epoch is not enough"
 
 

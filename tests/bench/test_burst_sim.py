@@ -1,4 +1,4 @@
-"""Simulated bursts: the grid, the sides, and the results of runs."""
+"""Simulated bursts: the grid, the sides, and the figures of a run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from penstock_bench.report import Result
 
 
 @pytest.fixture(scope="module")
-def runs() -> dict[Side, Result]:
-    """A burst of 5 for 30 s on q5, by side."""
+def results() -> dict[Side, Result]:
+    """Results by side for a burst of 5 for 30 s on q5."""
     return {side: run_one(BurstScenario("q5", side, seconds=30)) for side in SIDES}
 
 
@@ -54,9 +54,9 @@ def test_hosts_are_as_busy_as_they_should_be_before_a_burst(query: params.QueryF
 
 
 def test_penstock_answers_sooner_than_hosts_and_than_functions_that_take_over_state(
-    runs: dict[Side, Result],
+    results: dict[Side, Result],
 ) -> None:
-    peaks = {side: run["p99_peak_ms"] for side, run in runs.items()}
+    peaks = {side: run["p99_peak_ms"] for side, run in results.items()}
     assert peaks["penstock"] < 0.12 * peaks["new_hosts_30s"]
     assert peaks["penstock"] < 0.30 * peaks["functions_migrating"]
     assert peaks["penstock"] < peaks["new_hosts"]
@@ -65,40 +65,45 @@ def test_penstock_answers_sooner_than_hosts_and_than_functions_that_take_over_st
     assert peaks["no_scaling"] == max(peaks.values())
 
 
-def test_who_uses_what(runs: dict[Side, Result]) -> None:
-    assert {side for side, run in runs.items() if run["function_rows"]} == {"penstock", "no_warm"}
-    assert runs["penstock"]["most_hosts"] == params.HOSTS
-    assert 0 < runs["penstock"]["most_functions"] <= params.FUNCTIONS
-    assert runs["new_hosts"]["most_hosts"] > 3 * params.HOSTS
-    assert runs["functions_migrating"]["most_hosts"] == params.HOSTS
-    assert runs["functions_migrating"]["most_functions"] > params.HOSTS
-    assert runs["no_scaling"]["most_hosts"] == params.HOSTS
-    assert set(runs["overprovisioned"]["by_second"]["hosts"]) == {5 * params.HOSTS}
+def test_who_uses_what(results: dict[Side, Result]) -> None:
+    assert {side for side, run in results.items() if run["function_rows"]} == {
+        "penstock",
+        "no_warm",
+    }
+    assert results["penstock"]["most_hosts"] == params.HOSTS
+    assert 0 < results["penstock"]["most_functions"] <= params.FUNCTIONS
+    assert results["new_hosts"]["most_hosts"] > 3 * params.HOSTS
+    assert results["functions_migrating"]["most_hosts"] == params.HOSTS
+    assert results["functions_migrating"]["most_functions"] > params.HOSTS
+    assert results["no_scaling"]["most_hosts"] == params.HOSTS
+    assert set(results["overprovisioned"]["by_second"]["hosts"]) == {5 * params.HOSTS}
 
 
-def test_money(runs: dict[Side, Result]) -> None:
-    stable = {side: run["money"]["stable_second"] for side, run in runs.items()}
+def test_money(results: dict[Side, Result]) -> None:
+    stable = {side: run["money"]["stable_second"] for side, run in results.items()}
     assert stable["overprovisioned"] == pytest.approx(5 * stable["penstock"])
     assert stable["hosts_beforehand"] == pytest.approx(stable["overprovisioned"])
-    burst = {side: run["money"]["burst_second"] for side, run in runs.items()}
+    burst = {side: run["money"]["burst_second"] for side, run in results.items()}
     assert burst["penstock"] > stable["penstock"]
     assert burst["overprovisioned"] == pytest.approx(stable["overprovisioned"])
-    assert runs["penstock"]["money"]["functions"] > 0 == runs["new_hosts"]["money"]["functions"]
+    assert (
+        results["penstock"]["money"]["functions"] > 0 == results["new_hosts"]["money"]["functions"]
+    )
 
 
-def test_the_same_rows_on_all_sides_and_all_delivered(runs: dict[Side, Result]) -> None:
-    assert all(run["delivered"] for run in runs.values())
-    loads = {run["rows"] for run in runs.values() if run["delivered_s"] < 100}
-    assert len(loads) == 1, "who is done in time saw the same trace"
-    seconds = runs["penstock"]["by_second"]
+def test_the_same_rows_on_all_sides_and_all_delivered(results: dict[Side, Result]) -> None:
+    assert all(run["delivered"] for run in results.values())
+    loads = {run["rows"] for run in results.values() if run["delivered_s"] < 100}
+    assert len(loads) == 1, "sides that finish in time saw the same trace"
+    seconds = results["penstock"]["by_second"]
     assert len({len(values) for values in seconds.values()}) == 1
-    peak = max(p for p in seconds["p99_ms"][20 : runs["penstock"]["delivered_s"]] if p)
-    assert peak == pytest.approx(runs["penstock"]["p99_peak_ms"], abs=1)
+    peak = max(p for p in seconds["p99_ms"][20 : results["penstock"]["delivered_s"]] if p)
+    assert peak == pytest.approx(results["penstock"]["p99_peak_ms"], abs=1)
 
 
 def test_a_run_goes_on_until_its_burst_is_delivered() -> None:
     run = run_one(BurstScenario("q7", "no_scaling", factor=7, seconds=30))
-    # Hosts have work for 0.68 * 7 * 30 s, and rows that arrive meanwhile are in the same epochs.
+    # Hosts have work for 0.68 * 7 * 30 s, and rows that arrive meanwhile come in the same epochs.
     assert run["delivered"]
     assert 20 + 0.68 * 7 * 30 < run["delivered_s"] < 20 + 0.68 * 7 * 30 / 0.68
     assert run["p99_peak_ms"] > 60_000

@@ -64,7 +64,7 @@ def test_an_output_that_cannot_be_written(
 ) -> None:
     output = str(tmp_path / "rows.csv")
     assert ends_with("nexmark", "q0", "--input", str(events), "--output", output) == 2
-    assert "let the name end in .parquet or .ndjson" in capsys.readouterr().err
+    assert "use a name that ends in .parquet or .ndjson" in capsys.readouterr().err
 
 
 def test_an_input_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

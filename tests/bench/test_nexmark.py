@@ -59,7 +59,7 @@ def test_warm_batches_and_a_trigger_without_events_do_not_count() -> None:
 
 
 def test_a_batch_that_was_forgotten_is_an_error() -> None:
-    with pytest.raises(PenstockError, match=r"nothing of its batches \[0\]"):
+    with pytest.raises(PenstockError, match=r"no progress was reported for batches \[0\]"):
         nexmark.batch_times([progress(1, 5)], 2)
 
 

@@ -1,4 +1,4 @@
-"""`penstock bench ordered`: the results computed from trials. One trial is run, for a tenth of a second."""
+"""`penstock bench ordered`: the results computed from its trials. One short trial is run."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from penstock_bench.ordered.chains import (
 )
 from penstock_bench.ordered.trials import Markers, Trial, run_all, run_one, shown
 
-# -- what a trial shows
+# -- figures of a trial
 
 
 def test_only_latencies_in_the_middle_of_a_trial_count() -> None:
     left = {n: float(n) for n in range(101)}
     begun = {n: at - (0.003 if 20 <= n <= 80 else 0.5) for n, at in left.items()}
-    result = shown(begun, left)
-    assert result.latency_ms == pytest.approx(3.0)
-    assert result.p99_ms == pytest.approx(3.0)
+    figures = shown(begun, left)
+    assert figures.latency_ms == pytest.approx(3.0)
+    assert figures.p99_ms == pytest.approx(3.0)
 
 
 def test_throughput_is_that_of_the_whole_trial() -> None:
-    """All items leave at once after nine seconds, which does not count as a hundred per second."""
+    """Nothing leaves for nine seconds, then all items at once: the rate is not a hundred per second."""
     left = {n: 9.0 + n / 100 for n in range(101)}
-    result = shown({n: n / 20 for n in range(101)}, left)
-    assert result.items_per_s == pytest.approx(10.1)
+    figures = shown({n: n / 20 for n in range(101)}, left)
+    assert figures.items_per_s == pytest.approx(10.1)
 
 
 def test_items_that_leave_out_of_order_count_when_they_leave() -> None:
     left = {n: float(n ^ 1) for n in range(100)}
-    result = shown({n: at - 1 for n, at in left.items()}, left)
-    assert result.items_per_s == pytest.approx(1.0)
-    assert result.latency_ms == pytest.approx(1000.0)
+    figures = shown({n: at - 1 for n, at in left.items()}, left)
+    assert figures.items_per_s == pytest.approx(1.0)
+    assert figures.latency_ms == pytest.approx(1000.0)
 
 
 def test_the_last_output_of_an_item_counts() -> None:
@@ -60,11 +60,11 @@ def test_the_last_output_of_an_item_counts() -> None:
     assert markers.latencies_s() == {3: 5.0}
 
 
-# -- what work costs
+# -- costs
 
 
 class Bed:
-    """A fake clock whose sleeps take longer than requested."""
+    """A clock and sleeps that take longer than requested."""
 
     def __init__(self, late_s: float) -> None:
         self.now, self.late_s = 0.0, late_s
@@ -114,7 +114,7 @@ def test_matrices_keep_their_size() -> None:
 
 
 def records_out(chain: TrialChain, items: int) -> tuple[list[TrialChunk], list[int]]:
-    """Output of a chain whose operators process every item in turn."""
+    """The chunks that leave a chain when every operator processes every item in turn."""
     begun: list[int] = []
     flowing = list(itertools.islice(chain.chunks(), items))
     for operator in chain.operators(4, begun.append):
@@ -146,7 +146,7 @@ def test_outputs_have_keys_of_their_own() -> None:
 
 
 def shares(sigma: float, parts: int) -> list[float]:
-    """Shares of the keys, by part."""
+    """Share of the keys in each part."""
     chain = ordered_sweeps.keyed(1_000, sigma)
     (operator,) = chain.operators(parts, lambda number: None)
     chunks = itertools.islice(chain.chunks(), 20_000)
@@ -191,7 +191,7 @@ def test_trials_are_what_is_asked_for() -> None:
     assert sum(one.seconds for one in quick) < 40
 
 
-def measured(rates: list[float], latency_ms: float = 1.0, **facts: Any) -> dict[str, Any]:
+def trial_result(rates: list[float], latency_ms: float = 1.0, **facts: Any) -> dict[str, Any]:
     sides = {"workers": 16, "schedule": "ct", "queue": "hybrid", "reorder": "nonblocking"}
     figures = {"records_per_s": rates, "latency_ms": [latency_ms] * len(rates)}
     return {**sides, **facts, **figures}
@@ -199,23 +199,23 @@ def measured(rates: list[float], latency_ms: float = 1.0, **facts: Any) -> dict[
 
 GROUPS = {
     "skew": [
-        measured([9.0], sigma=0.1, workers=1),
-        measured([90.0], sigma=0.1),
-        measured([30.0], sigma=0.1, queue="partitioned"),
-        measured([90.0], sigma=2.0, queue="partitioned"),
+        trial_result([9.0], sigma=0.1, workers=1),
+        trial_result([90.0], sigma=0.1),
+        trial_result([30.0], sigma=0.1, queue="partitioned"),
+        trial_result([90.0], sigma=2.0, queue="partitioned"),
     ],
     "cost": [
-        measured([1.0], 1.5, cost_us=1_000, workers=8),
-        measured([1.0], 15.0, cost_us=1_000, workers=8, queue="partitioned"),
-        measured([1.0], 99.0, cost_us=10, workers=8),
+        trial_result([1.0], 1.5, cost_us=1_000, workers=8),
+        trial_result([1.0], 15.0, cost_us=1_000, workers=8, queue="partitioned"),
+        trial_result([1.0], 99.0, cost_us=10, workers=8),
     ],
     "light": [
-        measured([50.0, 60.0, 90.0]),
-        measured([40.0, 40.0, 45.0], reorder="lock"),
-        measured([90.0] * 3, reorder="lock", workers=1),
+        trial_result([50.0, 60.0, 90.0]),
+        trial_result([40.0, 40.0, 45.0], reorder="lock"),
+        trial_result([90.0] * 3, reorder="lock", workers=1),
     ],
-    "light, free delivery": [measured([9.0]), measured([10.0], reorder="lock")],
-    "real": [measured([10.0], workers=1), measured([19.0], workers=2)],
+    "light, free delivery": [trial_result([9.0]), trial_result([10.0], reorder="lock")],
+    "real": [trial_result([10.0], workers=1), trial_result([19.0], workers=2)],
     "spark": [
         {"step": "sum", "ordered": True, "records_per_s": [97.0]},
         {"step": "sum", "ordered": False, "records_per_s": [100.0]},
@@ -227,16 +227,16 @@ GROUPS = {
         {"step": "sum", "ordered": False, "records_per_s": [100.0]},
     ],
     "queries": [
-        measured([100.0], query=1),
-        measured([98.0], query=1, schedule="lp"),
-        measured([90.0], query=1, schedule="qst"),
-        # not compared with other schedules, as it is another queue
-        measured([200.0], query=1, queue="partitioned"),
-        measured([101.0], query=1, reorder="none"),
-        measured([97.0], query=2, workers=8),
-        measured([90.0], query=2),
-        measured([100.0], query=2, schedule="et"),
-        measured([90.0], query=2, reorder="none"),
+        trial_result([100.0], query=1),
+        trial_result([98.0], query=1, schedule="lp"),
+        trial_result([90.0], query=1, schedule="qst"),
+        # Not compared with other schedules, since it has another queue.
+        trial_result([200.0], query=1, queue="partitioned"),
+        trial_result([101.0], query=1, reorder="none"),
+        trial_result([97.0], query=2, workers=8),
+        trial_result([90.0], query=2),
+        trial_result([100.0], query=2, schedule="et"),
+        trial_result([90.0], query=2, reorder="none"),
     ],
 }
 
@@ -246,11 +246,11 @@ def test_ratios() -> None:
     assert report.ratios == {
         "hybrid_over_partitioned_sigma_0.1": 3.0,
         "latency_partitioned_over_hybrid_1000us": 10.0,
-        # the median of 1.25, 1.5 and 2.0
+        # The median of 1.25, 1.5 and 2.0.
         "nonblocking_over_lock_light": 1.5,
         "nonblocking_over_lock_free_delivery": 0.9,
         "speedup_2_cores_real": 1.9,
-        # of the queries the worst, each schedule with the workers that are best for it
+        # The worst of the queries, each schedule with its best number of workers.
         "ct_over_best_other": 0.97,
         "ordered_overhead": 0.96,
         "ordered_overhead_in_process": 0.9,
@@ -280,10 +280,10 @@ def test_a_trial_is_run() -> None:
     )
     trial = Trial("queries", (("query", 0),), chain, workers=4, seconds=0.2)
     assert trial.items == round(0.2 * 4 / 810e-6)
-    result = run_one(trial)
-    # Four workers at 810 us an item, and not faster; what else the machine does may slow it down.
-    assert 50 < result.items_per_s < 1.05 * 4 / 810e-6
-    assert result.latency_ms > 0.5
+    figures = run_one(trial)
+    # Four workers at 810 us per item, and not faster; a busy machine may slow it down.
+    assert 50 < figures.items_per_s < 1.05 * 4 / 810e-6
+    assert figures.latency_ms > 0.5
 
 
 def test_light_work_is_limited_by_the_interpreter() -> None:
@@ -295,8 +295,8 @@ def test_sides_take_turns() -> None:
     chain = TrialChain((Op("stateless", 500),))
     trials = [Trial("light", (), chain, workers, seconds=0.05) for workers in (1, 2)]
     lines: list[str] = []
-    result = run_all([*trials, replace(trials[0], group="real")], 2, lines.append)
-    assert [one["workers"] for one in result["light"]] == [1, 2]
-    assert all(len(one["records_per_s"]) == 2 for one in result["light"])
+    results = run_all([*trials, replace(trials[0], group="real")], 2, lines.append)
+    assert [one["workers"] for one in results["light"]] == [1, 2]
+    assert all(len(one["records_per_s"]) == 2 for one in results["light"])
     assert len(lines) == 3
     assert "records/s" in lines[0]

@@ -1,4 +1,4 @@
-"""The sides of `penstock bench ordered` that run whole steps and queries."""
+"""The sides of `penstock bench ordered` that are whole steps and queries, with real work."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ LOAD = HostLoad(chunks=4, chunk_rows=100, parts=4, us=5)
 
 
 def test_only_the_ordered_step_keeps_the_order_of_arrival() -> None:
-    outputs: dict[bool, list[pa.Table]] = {}
+    tables: dict[bool, list[pa.Table]] = {}
     for ordered in (True, False):
         with closing(StepInProcess(ProcessPlan(SCHEMA, ["k"], Before()), ordered)) as step:
             input = ordered_flow.epochs(5_000)
-            outputs[ordered] = [
+            tables[ordered] = [
                 pa.Table.from_batches(step.run(epoch, next(input))) for epoch in range(2)
             ]
-    for ordered, plain in zip(outputs[True], outputs[False], strict=True):
+    for ordered, plain in zip(tables[True], tables[False], strict=True):
         assert ordered.column("v").to_pylist() == list(range(5_000))
         assert plain.column("v").to_pylist() != list(range(5_000))
         assert plain.sort_by("v").to_pylist() == ordered.to_pylist()
@@ -50,13 +50,13 @@ def test_both_sides_of_a_flow_are_measured() -> None:
 
 
 def output(query: int, workers: int, load: HostLoad) -> list[list[dict[str, object]]]:
-    """Output of each epoch of a query, in order."""
+    """The output of each epoch of a query, in order."""
     stream = catalog.find(query).stream
     host = QueryInProcess(query, workers, "ct", load)
     with closing(host):
         rows_by_epoch = []
         some = epochs(stream, load)
-        # Each keyed step is an epoch behind the one before, so the last results come in a fourth epoch.
+        # Each keyed step is an epoch behind the one before: the counts of the first need a fourth epoch.
         for epoch, rows in enumerate([*some, some[-1].slice(len(some[-1]) - 10)]):
             batches = host.run(epoch, rows)
             rows_by_epoch.append([row for batch in batches for row in batch.to_pylist()])

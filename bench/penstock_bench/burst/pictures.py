@@ -66,18 +66,18 @@ def pictures(report: Result) -> Pictures:
     results = report["results"]
     simulated, live, costs = results["simulated"], results["live"], results["costs"]
     shown = [run for run in simulated if "by_second" in run]
-    found = _over_time("Simulated", "", shown)
+    drawn = _over_time("Simulated", "", shown)
     if simulated:
-        found["burst-12-peaks"] = partial(_peaks, [run for run in simulated if run["side"] in LIVE])
+        drawn["burst-12-peaks"] = partial(_peaks, [run for run in simulated if run["side"] in LIVE])
     parts = [run for run in shown if run["side"] in _PARTS and run["query"] not in ("q1", "q7")]
     if parts:
         title = "Simulated: p99 as mechanisms are added"
-        found["burst-13-breakdown"] = partial(_latencies, title, parts, _PARTS)
-    found |= _traded("Simulated", "", shown, costs.get("simulated", {}))
+        drawn["burst-13-breakdown"] = partial(_latencies, title, parts, _PARTS)
+    drawn |= _traded("Simulated", "", shown, costs.get("simulated", {}))
     if sweeps := {over: runs for over, runs in results["sweeps"].items() if runs}:
-        found["burst-14-sweeps"] = partial(_sweeps, sweeps)
-    found |= _over_time("Live", "live-", live)
-    return found | _traded("Live", "live-", live, costs.get("live", {}))
+        drawn["burst-14-sweeps"] = partial(_sweeps, sweeps)
+    drawn |= _over_time("Live", "live-", live)
+    return drawn | _traded("Live", "live-", live, costs.get("live", {}))
 
 
 def _over_time(what: str, prefix: str, runs: Runs) -> Pictures:

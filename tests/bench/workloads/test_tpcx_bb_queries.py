@@ -23,17 +23,17 @@ from tests.bench.workloads.tpcx_bb_sql import answer
 from tests.trials.cluster import SETTINGS, MiniCluster, cluster
 
 SALES = TpcxBbConfig(tickets=960, seed=3, tickets_per_day=80, items=200)
-"""Twelve days."""
+"""Sales of twelve days."""
 BUSY_SALES = TpcxBbConfig(tickets=1_000, seed=3, tickets_per_day=600, items=200)
-"""More than a hundred pairs in an hour."""
+"""Sales with more than a hundred pairs in an hour."""
 CLICKS = TpcxBbConfig(sessions=900, seed=3, sessions_per_day=60, items=200, users=60)
-"""Two weeks: users come back, and some views are too long ago."""
+"""Clicks of two weeks: users come back, and some views are too old to count."""
 BUYING = replace(CLICKS, sessions=1_500, users=200, sessions_per_day=100, item_exponent=1.2)
-"""The favourite item is bought after many different views."""
+"""Clicks in which the most popular item is bought after many different views."""
 CONFIGS = {1: BUSY_SALES, 2: CLICKS, 3: BUYING, 4: CLICKS, 15: SALES}
 
 PATIENT = replace(SETTINGS, rpc_timeout_ms=60_000, exchange_timeout_ms=60_000)
-"""No host dies here, so slow answers are waited for."""
+"""Settings with long timeouts: no host dies here, so tests wait for slow answers."""
 THREE_WORKERS = replace(PATIENT, host_cores=3, host_parts=5, chunk_rows=300)
 
 Row = dict[str, Any]
@@ -50,7 +50,7 @@ def check(number: int, found: pa.Table, rows: pa.Table) -> None:
     assert found.column_names == expected.column_names
     wanted = [tuple(row.values()) for row in expected.to_pylist()]
     actual = [tuple(row.values()) for row in found.to_pylist()]
-    if number == 15:  # the oracle's whole numbers become floats before they are divided
+    if number == 15:  # The oracle converts its integers to floats before it divides them.
         assert [row[0] for row in actual] == [row[0] for row in wanted]
         assert [row[1] for row in actual] == pytest.approx([row[1] for row in wanted])
     else:
@@ -151,6 +151,6 @@ def test_nothing_in_nothing_out(number: int, tmp_path: Path) -> None:
 
 def test_a_flat_category_is_told_of() -> None:
     assert slope([3, 4, 5, 6], [7, 7, 7, 7]) == 0.0
-    # where floating point would have it rise
+    # Floating-point arithmetic would give a small rise.
     days = list(range(12_000, 12_090))
     assert slope(days, [10**12 + 1] * 90) == 0.0

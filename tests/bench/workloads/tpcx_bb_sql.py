@@ -1,7 +1,7 @@
 """The answers to the TPCx-BB queries by DuckDB: an oracle for the flows.
 
-It shares no code with them. Rows are taken in the order in which they lie in the table; times are
-UTC. What the benchmark leaves open where numbers are equal is decided by item, as in the flows.
+It shares no code with the flows. Rows are in the order of the table; times are UTC. Items break ties that the
+benchmark leaves open, as in the flows.
 """
 
 from __future__ import annotations
