@@ -1,4 +1,4 @@
-"""Reports that are made up, as benches make them. No bench is run for them."""
+"""Made-up reports of benches. No bench is run for them."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ from penstock_bench.switch.simulated import Scenario
 from penstock_bench.workloads.nexmark.catalog import TITLES
 
 PEAKS_MS = dict(zip(SIDES, (60e3, 38e3, 6e3, 5e3, 12e3, 1.4e3, 1.2e3, 9e3, 4e3, 2e3), strict=True))
-"""Of each side, in the order in which sides are told."""
+"""Peak latency of each side in milliseconds, in the order of `SIDES`."""
 
 
 def _series(side: Side, at_s: int, seconds: int, seed: int) -> dict[str, list[float | None]]:
-    """A latency that goes up in the burst and comes down after it."""
+    """Series per second, with a latency that rises during the burst and falls after it."""
     chance, time = np.random.default_rng(seed), np.arange(at_s + 3 * seconds)
     up = np.clip((time - at_s) / (0.3 * seconds), 0, 1) * np.exp(
         -np.clip(time - at_s, 0, None) / 40
@@ -72,7 +72,7 @@ def _series(side: Side, at_s: int, seconds: int, seed: int) -> dict[str, list[fl
 
 
 def _simulated_burst(scenario: burst_sim.BurstScenario) -> Result:
-    """As `burst_sim.run_one` tells it."""
+    """A made-up result of `burst_sim.run_one`."""
     at_s, seconds = burst_params.STABLE_S, round(scenario.seconds)
     factor = scenario.factor / 5
     hosts = 5 * scenario.factor if scenario.side == "overprovisioned" else 5
@@ -95,7 +95,7 @@ def _simulated_burst(scenario: burst_sim.BurstScenario) -> Result:
 
 
 def _live_burst(scenario: burst_scenarios.LiveBurst) -> Result:
-    """As a `BurstOutcome` is told."""
+    """A made-up `BurstOutcome` as JSON."""
     hosts = scenario.most_hosts if scenario.side == "overprovisioned" else scenario.hosts
     return {
         "query": scenario.query,
@@ -111,28 +111,28 @@ def _live_burst(scenario: burst_scenarios.LiveBurst) -> Result:
 
 
 def burst_report(quick: bool = False) -> dict[str, Any]:
-    """As `burst.run` makes it."""
+    """A made-up report of `burst.run`."""
     grid = [_simulated_burst(scenario) for scenario in burst_sim.grid(quick)]
     sweeps = {"factor": burst_sim.burstiness(), "slots": burst_sim.parallelism()}
     swept = {over: [_simulated_burst(one) for one in some] for over, some in sweeps.items()}
     made = burst.report(grid, {} if quick else swept, LiveRuns(), {}, {}, quick)
-    told: dict[str, Any] = json.loads(made.to_json())
+    report: dict[str, Any] = json.loads(made.to_json())
     runs = [
         _live_burst(scenario)
         for scenario in (burst_scenarios.QUICK if quick else burst_scenarios.FULL)
     ]
-    told["results"]["live"] = runs
-    told["results"]["costs"]["live"] = burst.costs(runs)
-    return told
+    report["results"]["live"] = runs
+    report["results"]["costs"]["live"] = burst.costs(runs)
+    return report
 
 
 LAST = 18.0
-"""Seconds that a pause of 5 GB takes here."""
+"""Seconds of a pause to move 5 GB."""
 MB = {"50mb": 50.0, "500mb": 500.0, "5gb": 5_000.0}
 
 
 def _moved(size: str, move: migration.AskedMove, chance: np.random.Generator) -> migration.Moved:
-    """Lazy is calm. Of the others some stop for as long as their bytes take, some are late a little."""
+    """A made-up move. Lazy ones are fast; others pause in proportion to their bytes, or are a little late."""
     share = MB[size] / 5_000 * move.fraction
     stop_s = {"pause": LAST, "all_at_once": LAST * 0.7}.get(move.strategy, 0.0) * share
     late_ms = {"batched(8)": 900, "fluid": 300, "lazy(16)": 30}.get(move.strategy, 15) * share
@@ -165,7 +165,8 @@ def _moved(size: str, move: migration.AskedMove, chance: np.random.Generator) ->
 
 
 def chaos_report() -> dict[str, Any]:
-    """As `chaos.run` makes it: epochs of half a second, one fault that holds them up for three."""
+    """A made-up report of `chaos.run`: epochs of half a second, with a delay of three seconds after one
+    fault."""
     plan = ChaosPlan(seed=5, seconds=60)
     schedule = chaos_schedule(plan)
     start_s, load = 1000.0, arrivals(plan)
@@ -175,12 +176,12 @@ def chaos_report() -> dict[str, Any]:
     notes = [{"at_s": at_s, "epoch": n, "helped": 2, "late": 0} for n, at_s in enumerate(times)]
     log = SparkLog({n: (end,) for n, end in enumerate(ends)}, Began(1_000_000, 50), len(ends) - 1)
     made = outcome_of(plan, log, schedule, happened, notes, 1, [], difference({}, {}))
-    told: dict[str, Any] = json.loads(chaos.report(made).to_json())
-    return told
+    report: dict[str, Any] = json.loads(chaos.report(made).to_json())
+    return report
 
 
 def live_results(peers: bool = True) -> dict[str, Result]:
-    """What each part of `bench live` gives, with or without the peers that must be installed."""
+    """Made-up results of each part of `bench live`, with or without the optional peers."""
     sides = [side for side in live_latency.SIDES if peers or side not in PEERS]
     bins: list[float | None] = [8.0 + n % 3 for n in range(60)]
     changes: dict[str, Any] = {
@@ -208,7 +209,7 @@ def live_results(peers: bool = True) -> dict[str, Result]:
         "changes": changes,
         "generated": {"live_per_s": 3e6, "micro_per_s": 2e6},
     }
-    found = {
+    results = {
         "latency": PartResult({"keys": 10_000}, latency),
         "migration": PartResult({}, {"moves": _live_moves()}),
         "transactional": PartResult({}, {"intervals": {"1000": {"p99_ms": 1500.0}}}),
@@ -218,7 +219,7 @@ def live_results(peers: bool = True) -> dict[str, Result]:
         "burst": PartResult(asdict(live_burst.FULL), {"runs": _live_bursts()}),
         "ordered": PartResult({}, {"chains": _live_chains()}),
     }
-    return {part: one.to_plain(quick=False) for part, one in found.items()}
+    return {part: one.to_plain(quick=False) for part, one in results.items()}
 
 
 _SWITCHED = ("exchange", "sine", "wordcount")
@@ -243,8 +244,8 @@ def _live_moves() -> list[Result]:
 
 
 def _live_sla(bins: list[float | None]) -> Result:
-    told = {"success": 0.995, "success_of_all": 1.0, "p99_ms": 20.0, "by_100ms": bins}
-    return {"steady": told, "through_move": told | {"success": 0.99}, "moved_at_s": 2.0}
+    result = {"success": 0.995, "success_of_all": 1.0, "p99_ms": 20.0, "by_100ms": bins}
+    return {"steady": result, "through_move": result | {"success": 0.99}, "moved_at_s": 2.0}
 
 
 def _live_switch(name: str) -> Result:
@@ -252,15 +253,15 @@ def _live_switch(name: str) -> Result:
     wave = [10.0 + n % 7 for n in range(60)]
     by_second = {"rate": wave, "mean_ms": wave, "p99_ms": [None, *wave[1:]], "hosts": wave}
     possible = 0.97 if name == "exchange" else None
-    told = {"name": name, "success": 0.98, "possible": possible, "hosts": 3.0}
-    return told | {"by_second": by_second, "settings": asdict(scenario)}
+    result = {"name": name, "success": 0.98, "possible": possible, "hosts": 3.0}
+    return result | {"by_second": by_second, "settings": asdict(scenario)}
 
 
 def _live_hotspot() -> Result:
     (scenario,) = live_hotspots.scenarios(quick=True)
     rows = {f"sum/{n}": [100.0 + 10 * n] * scenario.seconds for n in range(scenario.hosts)}
-    told = {"name": scenario.name, "max_over_mean": [1.05, 1.1], "rows_by_host": rows}
-    return told | {"settings": asdict(scenario)}
+    result = {"name": scenario.name, "max_over_mean": [1.05, 1.1], "rows_by_host": rows}
+    return result | {"settings": asdict(scenario)}
 
 
 def _live_bursts() -> list[Result]:
@@ -285,13 +286,14 @@ def _live_chains() -> list[Result]:
 
 
 def live_report(peers: bool = True) -> dict[str, Any]:
-    """As `live.run` makes it of all parts."""
-    told: dict[str, Any] = json.loads(live.report(live_results(peers)).to_json())
-    return told
+    """A made-up report of `live.run` with all parts."""
+    report: dict[str, Any] = json.loads(live.report(live_results(peers)).to_json())
+    return report
 
 
 def load_searches(rounds: int = 2) -> list[load.Search]:
-    """Penstock holds three times what Spark does with its default store, which is the better one."""
+    """Made-up searches: Penstock holds three times the rate of Spark with its default store, the better
+    one."""
     most = {"penstock": 1_500_000.0, "native_rocksdb": 400_000.0, "native_hdfs": 500_000.0}
 
     def trial(rate: float, limit: float) -> RateTrial:
@@ -318,13 +320,13 @@ def load_searches(rounds: int = 2) -> list[load.Search]:
 
 
 def load_report() -> dict[str, Any]:
-    """As `load.run` makes it."""
-    told: dict[str, Any] = json.loads(load.report(load_searches(), load.FULL).to_json())
-    return told
+    """A made-up report of `load.run`."""
+    report: dict[str, Any] = json.loads(load.report(load_searches(), load.FULL).to_json())
+    return report
 
 
 def soak_samples(leak_mb: float = 0.0) -> list[SoakSample]:
-    """A sample in ten seconds, over half an hour; hosts come to hold more, from one to the next."""
+    """Made-up samples, one every ten seconds over half an hour; hosts leak `leak_mb` from one to the next."""
     chance = np.random.default_rng(3)
     return [
         SoakSample(
@@ -344,13 +346,13 @@ def soak_samples(leak_mb: float = 0.0) -> list[SoakSample]:
 
 
 def soak_report() -> dict[str, Any]:
-    """As `soak.run` makes it."""
-    told: dict[str, Any] = json.loads(soak.report(soak_samples(), 1800).to_json())
-    return told
+    """A made-up report of `soak.run`."""
+    report: dict[str, Any] = json.loads(soak.report(soak_samples(), 1800).to_json())
+    return report
 
 
 def migration_report(scale: migration.MigrationScale) -> dict[str, Any]:
-    """As `migration.run` makes it at this scale."""
+    """A made-up report of `migration.run` at this scale."""
     chance = np.random.default_rng(7)
     moves = [_moved(size, move, chance) for size in scale.sizes for move in scale.moves()]
     kills = [
@@ -369,14 +371,14 @@ def migration_report(scale: migration.MigrationScale) -> dict[str, Any]:
 
 
 def _shown(trial: Trial, chance: np.random.Generator) -> Shown:
-    """Nearly linear in the workers; with a partitioned queue, half of it."""
+    """A made-up throughput: nearly linear in the workers, and half as high with a partitioned queue."""
     rate = 200.0 * trial.workers**0.9 * (0.5 if trial.queue == "partitioned" else 1.0)
     rate *= chance.uniform(0.9, 1.0)
     return Shown(rate, 5e3 / rate, 9e3 / rate)
 
 
 def ordered_report(scale: ordered_sweeps.OrderedScale) -> dict[str, Any]:
-    """As `ordered.run` makes it at this scale."""
+    """A made-up report of `ordered.run` at this scale."""
     chance = np.random.default_rng(5)
     groups: dict[str, list[Any]] = {}
     for trial in ordered_sweeps.trials(scale):
@@ -394,19 +396,19 @@ def ordered_report(scale: ordered_sweeps.OrderedScale) -> dict[str, Any]:
             for query in ordered_queries.QUERIES
             for workers, schedule in sides
         ]
-    found: dict[str, Any] = json.loads(ordered.report(groups).to_json())
-    return found
+    results: dict[str, Any] = json.loads(ordered.report(groups).to_json())
+    return results
 
 
 _SWITCH_SECONDS = 90
 
 
 def _result(scenario: Scenario, chance: np.random.Generator) -> Result:
-    """As `run_one` tells it: more hosts, more success."""
+    """A made-up result of `run_one`: more hosts give more success."""
     hosts = float(scenario.hosts or chance.uniform(4, 16))
     by_slot = 1 - chance.exponential(0.2 / hosts, 64).clip(0, 0.3)
     success = float(by_slot.mean())
-    told: Result = {
+    result: Result = {
         "policy": scenario.policy,
         "latency_ms": scenario.sla.latency_ms,
         "window_ms": scenario.sla.window_ms,
@@ -421,9 +423,9 @@ def _result(scenario: Scenario, chance: np.random.Generator) -> Result:
         "steps": {name: {"success": success} for name in ("split", "count")},
     }
     if scenario.keep_slots:
-        told["by_slot"] = by_slot.tolist()
+        result["by_slot"] = by_slot.tolist()
     if scenario.timeline_s:
-        told["timeline"] = {
+        result["timeline"] = {
             "every_s": scenario.timeline_s,
             "rate": chance.uniform(300, 9_000, _SWITCH_SECONDS).tolist(),
             "hosts": chance.integers(3, 12, _SWITCH_SECONDS).astype(float).tolist(),
@@ -432,8 +434,8 @@ def _result(scenario: Scenario, chance: np.random.Generator) -> Result:
             "balanced_s": [5.0, 40.0],
         }
     if scenario.keep_loads:
-        told["loads"] = chance.uniform(400, 1_500, (3, _SWITCH_SECONDS)).tolist()
-    return told
+        result["loads"] = chance.uniform(400, 1_500, (3, _SWITCH_SECONDS)).tolist()
+    return result
 
 
 def _live(name: str, policy: str | None, uneven: tuple[float, ...] = ()) -> Result:
@@ -454,7 +456,7 @@ def _live(name: str, policy: str | None, uneven: tuple[float, ...] = ()) -> Resu
 
 
 def switch_report(scale: switch_sweeps.SwitchScale) -> dict[str, Any]:
-    """As `switch.run` makes it at this scale."""
+    """A made-up report of `switch.run` at this scale."""
     chance = np.random.default_rng(7)
     groups: switch.Groups = {}
     for scenario in switch_sweeps.scenarios(scale):
@@ -464,8 +466,8 @@ def switch_report(scale: switch_sweeps.SwitchScale) -> dict[str, Any]:
         for engine, cost_ms in (("continuous", 0.0), ("epochs", 250.0), ("live", 210.0))
         for rate in (200.0, 500.0, 800.0)
     ]
-    told: dict[str, Any] = json.loads(switch.report(groups, (5.0, []), loads, []).to_json())
-    told["results"]["live"] = [
+    report: dict[str, Any] = json.loads(switch.report(groups, (5.0, []), loads, []).to_json())
+    report["results"]["live"] = [
         _live("burst", "switch"),
         _live("sine", "switch"),
         _live("exchange", "switch"),
@@ -473,18 +475,18 @@ def switch_report(scale: switch_sweeps.SwitchScale) -> dict[str, Any]:
         _live("hotspot 50% on 3", "switch", (1.12, 1.04)),
         _live("steady", None),
     ]
-    return told
+    return report
 
 
 def nexmark_report() -> dict[str, Any]:
-    """As `nexmark.run` makes it, over three decades."""
+    """A made-up report of `nexmark.run`, with rates over three decades."""
     chance = np.random.default_rng(7)
-    found = {}
+    results = {}
     for name in TITLES:
         speed = chance.lognormal(12, 1)
         rates = {"penstock": [speed, speed * 1.1, speed * 0.9]}
         if name not in ("q4", "q6"):
             rates["native"] = [speed / 2, speed / 4, speed / 3]
             rates["native_hdfs"] = [speed, speed / 2.2, speed / 9]
-        found[name] = {"native_refused": None, **nexmark.compared(rates)}
-    return {"bench": "nexmark", "results": found, "settings": {}}
+        results[name] = {"native_refused": None, **nexmark.compared(rates)}
+    return {"bench": "nexmark", "results": results, "settings": {}}

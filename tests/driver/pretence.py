@@ -36,7 +36,7 @@ LOAD = np.arange(1, SLOTS + 1)
 
 @dataclass
 class PretendedStarted:
-    """Functions that start at once and record the calls that they get."""
+    """Functions that are available at once and record their orders."""
 
     number: int = 0
     warmed: list[int] = field(default_factory=list)
@@ -134,7 +134,7 @@ class PretendedRelocation:
 
 
 class Pretence:
-    """A flow's control, and all inputs that it gets."""
+    """A flow's control loop, and everything that it would receive."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class Pretence:
         self.settle()
 
     def settle(self) -> None:
-        """Wait until the keeper has carried out its requests."""
+        """Wait until the keeper has carried out its orders."""
         self.keeper._worker.submit(lambda: None).result()
 
     def stop(self) -> None:
@@ -220,7 +220,7 @@ class Pretence:
         return plan
 
     def planned(self, step: str, partitions: int = 1) -> Offload | None:
-        """The offload that the last epoch would have if it began again."""
+        """Rows that would go to functions if the last epoch began again."""
         return self.loop.orders(self.epoch - 1, partitions, self.now_ms).offloads.get(step)
 
     def seen(self, partitions: int = PARTITIONS) -> list[Seen]:

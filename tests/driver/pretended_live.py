@@ -217,7 +217,7 @@ class PretendedCouriers:
     halted: list[int] = field(default_factory=list)
     lost: bool = False
     busy_ms: float = 0.0
-    """Milliseconds per epoch that each partition keeps its courier busy."""
+    """Cost of each partition for its courier in an epoch."""
     ends_with: int = 1 << 60
     """The epoch at which all input ends."""
     _at: dict[int, dict[str, int]] = field(default_factory=dict)
@@ -377,7 +377,7 @@ class PretendedFlow:
         return self.outcome.result(WAIT_S)
 
     def pass_epochs(self, number: int) -> None:
-        """Wait until this number of further epochs are durable."""
+        """Wait until this many more epochs are durable."""
         goal = len(self.progress) + number
         until(lambda: len(self.progress) >= goal or self.outcome.done())
         assert len(self.progress) >= goal, self.outcome

@@ -1,4 +1,4 @@
-"""Complaints of couriers about hosts, and the hosts that are given up for them."""
+"""Complaints of couriers, and the hosts that are given up for them."""
 
 from __future__ import annotations
 

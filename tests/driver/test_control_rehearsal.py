@@ -1,4 +1,4 @@
-"""The kernels that the control loop compiles: all of them before it takes its lock."""
+"""The control loop compiles all its kernels before it takes its lock."""
 
 from __future__ import annotations
 

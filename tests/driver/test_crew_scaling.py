@@ -19,7 +19,7 @@ def store_in(folder: Path) -> Store:
 
 
 def readers(flow: PretendedFlow) -> list[list[str]]:
-    """Partitions that each courier of the newest run reads."""
+    """Partitions of each courier of the newest run."""
     return [sorted(order.positions.get(0, {})) for order in flow.couriers.run.values()]
 
 

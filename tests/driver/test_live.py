@@ -23,7 +23,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 def positions(store: Store) -> dict[str, int]:
-    """Positions of the one source in the newest manifest."""
+    """Position of the only source in the newest manifest."""
     manifest = store.read_manifest(max(store.epochs()))
     assert manifest is not None
     assert manifest.positions is not None
@@ -300,7 +300,7 @@ def test_a_lost_courier_gives_its_partitions_to_the_others_until_it_is_back(stor
 
 @pytest.mark.parametrize("patience_ms", [0, 1_200])
 def test_runs_without_a_manifest_between_them_are_bounded(store: Store, patience_ms: int) -> None:
-    """They are bounded in number and, while a process cannot be reached, in time."""
+    """Their number is bounded and, while a member cannot be reached, their time."""
     settings = Settings(epoch_runs=3, rpc_timeout_ms=patience_ms or 120_000)
     error = HostLostError("a link broke") if patience_ms else ProtocolError("a message too many")
     with pretended(store, settings=settings) as flow:

@@ -1,4 +1,4 @@
-"""Couriers' errors in the driver's registry."""
+"""Errors of couriers that the driver keeps."""
 
 from __future__ import annotations
 

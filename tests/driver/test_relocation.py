@@ -1,4 +1,4 @@
-"""Every slot has an owner after a boundary, even if hosts die or are avoided meanwhile."""
+"""Every slot gets an owner at an epoch boundary, even if hosts die or are avoided."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PretendedFleet:
     avoids: set[str] = field(default_factory=set)
     gone: list[HostId] = field(default_factory=list)
     dies: list[HostId] = field(default_factory=list)
-    """Hosts that die after the check of which hosts are up."""
+    """Hosts that die right after a check which hosts are up."""
     owned: dict[HostId, tuple[int, ...]] = field(default_factory=dict)
     going: set[HostId] = field(default_factory=set)
     """Hosts whose executors are being decommissioned."""

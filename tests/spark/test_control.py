@@ -1,4 +1,4 @@
-"""The control plane on Spark: hosts follow the load, whoever dies meanwhile, and nothing is lost."""
+"""Autoscaling on Spark: hosts follow the load, hosts die meanwhile, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def kinds(entries: list[Entry]) -> set[str]:
 
 
 def expected(count: int) -> dict[int, tuple[int, int]]:
-    """The sum and number of the values of each key, of so many rows."""
+    """Sum and number of the values of each key, for this many rows."""
     number = np.arange(count)
     content = KeyedRows(KEYS, Uniform(), slots=16)
     k = content.chosen_keys(number, np.zeros(count, np.int64))
@@ -56,7 +56,7 @@ def expected(count: int) -> dict[int, tuple[int, int]]:
 def test_a_load_gets_the_hosts_it_needs_and_a_dead_one_loses_nothing(
     spark: SparkSession, checkpoint: str
 ) -> None:
-    """First it is only told what would be done; then it is done, and a host dies in the middle."""
+    """A dry run only reports decisions. Then they are carried out, and a host dies in the middle."""
     sink = ps.collect()
     flow = sums(rows(spark, "steady(500)"), dry_run=True)
     query = flow.start(sink, checkpoint=checkpoint, hosts=1, settings=SETTINGS)

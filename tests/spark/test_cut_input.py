@@ -33,7 +33,7 @@ def once(marker: Path) -> bool:
 def breaking(
     marker: Path, times: int, after: int
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What Spark does to rows before the flow: it breaks in the middle of partitions, so many times."""
+    """A Spark step before the flow that fails in the middle of partitions, this many times."""
 
     def function(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, batch in enumerate(batches):

@@ -1,4 +1,4 @@
-"""What hosts ask of Spark's executors, and when executors are asked about that will go."""
+"""Executors of hosts, and checks for decommissioned ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody has set for a session stays; Penstock's own settings are defaults."""
+"""Settings of a user stay; Penstock's own are only defaults."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ THREADS = "spark.executorEnv.OMP_NUM_THREADS"
 
 @pytest.fixture
 def conf_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where spark-defaults.conf is; nothing else is set."""
+    """An environment with the folder of spark-defaults.conf and no other settings."""
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)

@@ -1,4 +1,4 @@
-"""Where the processes of a flow listen: within a range of ports, on loopback in local mode, on IPv6."""
+"""Addresses of a flow's processes: a range of ports, loopback in local mode, IPv6."""
 
 from __future__ import annotations
 

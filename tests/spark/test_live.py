@@ -38,7 +38,7 @@ def until(query: FlowQuery, condition: Callable[[], object]) -> None:
 
 
 def counts(sink: Any) -> dict[int, int]:
-    """What each key counted last."""
+    """Last count of each key."""
     found: dict[int, int] = {}
     for row in sink.rows():
         found[row["key"]] = max(found.get(row["key"], 0), row["n"])
@@ -46,7 +46,7 @@ def counts(sink: Any) -> dict[int, int]:
 
 
 def wanted(rows: int, keys: int) -> dict[int, int]:
-    """What each key must have counted when so many rows have come."""
+    """Correct count of each key after this many rows."""
     made = ps.rate(RATE, keys=keys, rows=rows)
     reader = made.reader(
         {p: at | {"start_ms": 0} for p, at in made.first(made.partitions()).items()}

@@ -68,7 +68,7 @@ spark.stop()
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What was on stderr, by what was going on."""
+    """Text on stderr, by the part of the run."""
     folder = tmp_path_factory.mktemp("log-lines")
     done = subprocess.run(
         [sys.executable, "-c", RUN, str(folder)], capture_output=True, text=True, timeout=240

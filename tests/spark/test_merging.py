@@ -101,7 +101,7 @@ def rows(folder: Path) -> list[str]:
 
 
 def seen(root: Path) -> list[int]:
-    """What a reader finds."""
+    """Rows that a reader finds."""
     return sorted(int(row) for folder in root.glob("epoch=*") for row in rows(folder))
 
 

@@ -117,7 +117,7 @@ def test_a_host_dies_and_partitions_are_added(
 
 
 def assert_once(broker: Broker, out: str, rows: int) -> None:
-    """The topic has each row of each epoch once, and the totals of so many rows."""
+    """The topic has each row of each epoch once, and the totals of this many rows."""
     messages = broker.messages(out)
     ids = [dict(message.headers())["penstock-id"] for message in messages]
     assert len(set(ids)) == len(ids)

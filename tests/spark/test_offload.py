@@ -33,7 +33,7 @@ def flow(spark: SparkSession, rate: str, **settings: Any) -> ps.Flow:
 
 
 def expected(count: int) -> dict[int, tuple[int, int]]:
-    """The sum and number of the values of each key, of so many rows."""
+    """Sum and number of the values of each key, for this many rows."""
     number = np.arange(count)
     content = KeyedRows(KEYS, Uniform(), slots=SLOTS)
     k = content.chosen_keys(number, np.zeros(count, np.int64))
@@ -58,7 +58,7 @@ def told(query: ps.FlowQuery) -> list[Entry]:
 
 
 def go_on(query: ps.FlowQuery, epochs: int) -> None:
-    """Wait until so many more epochs are done."""
+    """Wait until this many more epochs are done."""
     epoch = query.progress[-1].epoch
     await_condition(lambda: query.progress[-1].epoch >= epoch + epochs, 90)
 

@@ -1,4 +1,4 @@
-"""Spark's log of offsets is told of a new source: whole, or at the next start."""
+"""A new source is added to Spark's log of offsets, at once or at the next start."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def chain(spark: SparkSession, folder: Path) -> ps.Flow:
 
 
 def serially(inputs: list[pa.Table]) -> list[tuple[int, int, int]]:
-    """What one thread gives that takes one row after the other."""
+    """Output of one thread that takes one row after another."""
     rows = [(n, g, h) for t in inputs for n, g, h in zip(*t.to_pydict().values(), strict=True)]
     rows = [row for row in rows if row[0] & 3]
     for keyed in (True, True, False):

@@ -1,4 +1,4 @@
-"""What Penstock relies on in Spark without a promise: these fail when a release changes it."""
+"""Private APIs of Spark that Penstock uses: these tests fail when a release changes one."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_what_a_running_session_has_stays(spark: SparkSession) -> None:
 
 
 def test_spark_tells_which_executors_are_decommissioned(spark: SparkSession) -> None:
-    """What it says when one is, `tests/cluster/test_elastic.py` sees."""
+    """`tests/cluster/test_elastic.py` tests the reply for a decommissioned executor."""
     context = spark.sparkContext
     context.setJobGroup("decommissioned", "a job with a task")
     try:

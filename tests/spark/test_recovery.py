@@ -1,4 +1,4 @@
-"""What must happen, and what must not, when single parts of a flow die."""
+"""Single parts of a flow die: what must happen, and what must not."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_host_that_outlives_its_driver_harms_nothing(tmp_path: Path) -> None:
 
 
 def test_a_host_that_dies_with_nothing_but_copies(tmp_path: Path) -> None:
-    """It owns no slot any more: nobody waits for it, and the epoch is committed without it."""
+    """It owns no slots, so the epoch is committed without waiting for it."""
     with trial("sums", str(tmp_path), hosts=2, migration="all_at_once") as flow:
         flow.take(Turn(1))
         dying = Fault("driver.sealed", do=lambda _: flow.cluster.jobs.kill("sums/1"))

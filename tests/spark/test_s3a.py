@@ -1,4 +1,4 @@
-"""What Spark needs for checkpoints on S3: its jars, and what is told where they are missing."""
+"""Jars that Spark needs for checkpoints on S3, and the error if they are missing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEY = "spark.sql.streaming.checkpointFileManagerClass"
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Artifact]:
-    """What would have been fetched."""
+    """Jars that would have been downloaded."""
     found: list[Artifact] = []
 
     def jar_folder(name: str, artifacts: list[Artifact]) -> Path:
@@ -52,7 +52,7 @@ def test_a_hadoop_that_is_not_known_is_told(tmp_path: Path) -> None:
 
 
 def test_micro_batches_without_s3a_are_refused_at_the_start(spark: SparkSession) -> None:
-    """Where a folder of S3 is, Spark is not asked: live flows need none of its jars."""
+    """A folder on S3 is located without Spark, since live flows need none of its jars."""
     folder = locate(spark, "s3://bucket/a b/?region=eu-west-1")
     assert folder.spark == "s3a://bucket/a b"
     assert folder.place.uri == "s3://bucket/a%20b?region=eu-west-1"

@@ -13,7 +13,7 @@ from penstock.spark import session
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The session counts as one of a cluster, and nobody waits between two looks."""
+    """A session that counts as one of a cluster, without pauses between checks."""
     monkeypatch.setattr(session, "is_local", lambda spark: False)
     monkeypatch.setattr(session, "_LOOK_S", 0.0)
 

@@ -42,7 +42,7 @@ def epoch_rows(spark: SparkSession, epochs: range, columns: list[str]) -> DataFr
 
 
 def run_epochs(sink: Writer, epochs: range, write: Callable[[int], None], merger: Merger) -> None:
-    """What a query does with its sink; a fault ends it."""
+    """Writes of a query to its sink; a fault ends it."""
     try:
         for epoch in epochs:
             merger.begin(epoch)
@@ -129,7 +129,7 @@ def by_hand(sink: Writer) -> Callable[[int], None]:
 
 
 def numbers(sink: Writer) -> list[int]:
-    """What a reader finds."""
+    """Rows that a reader finds."""
     files = Path(sink.options["path"]).glob("epoch=*/*.json")
     return sorted(json.loads(line)["n"] for f in files for line in f.read_text().splitlines())
 

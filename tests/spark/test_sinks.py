@@ -144,7 +144,7 @@ def test_a_sink_that_has_an_epoch_already_takes_nothing_from_the_state(
 def test_a_sink_that_takes_an_epoch_once_gets_every_window(
     spark: SparkSession, tmp_path: Path, checkpoint: str
 ) -> None:
-    """By the time of day: what is due only when the epoch is run again would be ignored with it."""
+    """A window that is due only in the second run would be ignored with it."""
     write_files(tmp_path / "in", numbers(files=4, rows=20, keys=3))
     windows = (
         ps.flow(stream(spark, tmp_path / "in"))
@@ -166,7 +166,7 @@ def test_a_sink_that_takes_an_epoch_once_gets_every_window(
 def test_a_function_may_read_again_what_was_lost(
     spark: SparkSession, tmp_path: Path, checkpoint: str, tables: list[Any]
 ) -> None:
-    """As when an executor dies that held the output: couriers get the answers that hosts keep."""
+    """The same as the loss of an executor with the output: couriers get the answers that hosts keep."""
     counts = []
 
     def save(df: DataFrame, epoch: int) -> None:

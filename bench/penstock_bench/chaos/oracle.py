@@ -164,7 +164,7 @@ def read_sink(sink: Path) -> Epochs:
     return epochs
 
 
-def difference(expected: Epochs, found: Epochs) -> SinkDifference:
+def difference(expected: Epochs, actual: Epochs) -> SinkDifference:
     """Compare expected and actual rows.
 
     Each folder of the sink is compared with all epochs since the previous folder, because a folder may
@@ -175,9 +175,9 @@ def difference(expected: Epochs, found: Epochs) -> SinkDifference:
     SinkDifference(expected=2, lost=0, duplicated=1, first='epochs 0 to 1: [] lost, [(1, 2, 8, 11)] too many')
     """
     lost, more, first, since = 0, 0, "", -1
-    for epoch in sorted(found.keys() | {max(expected, default=-1)}):
+    for epoch in sorted(actual.keys() | {max(expected, default=-1)}):
         right = sum((expected.get(e, Counter()) for e in range(since + 1, epoch + 1)), Counter())
-        there = found.get(epoch, Counter())
+        there = actual.get(epoch, Counter())
         missing, extra = right - there, there - right
         lost, more = lost + missing.total(), more + extra.total()
         if (missing or extra) and not first:

@@ -235,13 +235,13 @@ def ratios(results: dict[str, Any]) -> dict[str, float]:
     >>> ratios({"sum": sums})
     {'max_rate_vs_native': 3.0}
     """
-    found = {}
+    values = {}
     for query, result in results.items():
         ours, theirs = (
             float(result[side]["max_rate"]["median"]) for side in (PENSTOCK, result["better_store"])
         )
-        found[_RATIOS[query]] = ours / theirs if theirs else float("nan")
-    return found
+        values[_RATIOS[query]] = ours / theirs if theirs else float("nan")
+    return values
 
 
 def _line(trial: RateTrial) -> str:

@@ -82,7 +82,7 @@ class LiveBurst:
 
 
 def run(show: Show, quick: bool = False) -> PartResult:
-    """Run all, which takes seven minutes, or one when quick."""
+    """Run this part, which takes seven minutes, or one when quick."""
     scale, runs = QUICK if quick else FULL, list[LiveBurst]()
     with sides.bench_session(cores=max(scale.factors) + 4) as spark:
         for factor in scale.factors:

@@ -60,7 +60,7 @@ class Evened:
 
 
 def run(show: Show, quick: bool = False) -> PartResult:
-    """Run all, which takes two and a half minutes, or 40 s when quick."""
+    """Run this part, which takes two and a half minutes, or 40 s when quick."""
     with sides.bench_session(CORES) as spark:
         runs = [evened(spark, scenario, show) for scenario in scenarios(quick)]
     settings = {"slots": SLOTS, "keys": _KEYS, "policy": BALANCER}

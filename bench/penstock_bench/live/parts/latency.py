@@ -90,7 +90,7 @@ def ratios(results: dict[str, Any]) -> dict[str, float]:
     def p99(side: str) -> float:
         return float(sides[side]["rates"]["10000"]["p99_ms"])
 
-    found = {
+    p99s = {
         f"p99_vs_{name}_10k": p99("penstock_live") / p99(side)
         for name, side in (
             ("native", "native"),
@@ -102,7 +102,7 @@ def ratios(results: dict[str, Any]) -> dict[str, float]:
     }
     live, micro = (sides[side]["drained_per_s"] for side in ("penstock_live", "penstock_micro"))
     generated = results["generated"]
-    return found | {
+    return p99s | {
         "max_rate_vs_micro": live / micro,
         "max_rate_generated_vs_micro": generated["live_per_s"] / generated["micro_per_s"],
         "reroute_peak_over_steady": changes["move"]["peak_ms"] / changes["move"]["steady_ms"],

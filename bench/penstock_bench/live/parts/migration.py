@@ -92,7 +92,7 @@ class LiveMove:
 
 
 def run(show: Show, quick: bool = False) -> PartResult:
-    """Run all, which takes about six minutes and 13 GB, or a minute and a half when quick."""
+    """Run this part, which takes about six minutes and 13 GB, or a minute and a half when quick."""
     scale, moves = QUICK if quick else FULL, list[LiveMove]()
     with sides.bench_session() as spark:
         for size in scale.sizes:

@@ -73,7 +73,7 @@ class Marked(ps.KeyedProcessor):
 
 
 def run(show: Show, quick: bool = False) -> PartResult:
-    """Run all, which takes three minutes, or 40 s when quick."""
+    """Run this part, which takes three minutes, or 40 s when quick."""
     scale, chains = QUICK if quick else FULL, list[Chain]()
     with sides.bench_session() as spark:
         for hosts in scale.hosts:

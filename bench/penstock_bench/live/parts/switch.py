@@ -118,7 +118,7 @@ class Switched:
 
 
 def run(show: Show, quick: bool = False) -> PartResult:
-    """Run all, which takes six minutes, or three when quick."""
+    """Run this part, which takes six minutes, or three when quick."""
     scenarios = QUICK if quick else FULL
     with sides.bench_session(CORES) as spark:
         runs = [switched(spark, scenario, show) for scenario in scenarios]
@@ -128,17 +128,17 @@ def run(show: Show, quick: bool = False) -> PartResult:
 def ratios(results: dict[str, Any]) -> dict[str, float]:
     """The success of each run, and its upper bound for the exchange."""
     success = {run["name"]: run for run in results["runs"]}
-    found = {}
+    values = {}
     for name, ratio in (
         ("exchange", "success_exchange_opening"),
         ("sine", "success_nexmark_sine"),
         ("wordcount", "success_wordcount"),
     ):
         if name in success:
-            found[ratio] = success[name]["success"]
+            values[ratio] = success[name]["success"]
     if "exchange" in success:
-        found["possible_exchange_opening"] = success["exchange"]["possible"]
-    return found
+        values["possible_exchange_opening"] = success["exchange"]["possible"]
+    return values
 
 
 def switched(spark: SparkSession, scenario: Scenario, show: Show) -> Switched:

@@ -33,7 +33,7 @@ FULL, QUICK = TransactionalScale(), TransactionalScale((1_000,), warm_s=6.0, sec
 
 
 def run(show: Show, quick: bool = False) -> PartResult:
-    """Run all, which takes a minute and a half, or half a minute when quick."""
+    """Run this part, which takes a minute and a half, or half a minute when quick."""
     scale = QUICK if quick else FULL
     with live_arena(show) as arena:
         results = {str(ms): _measured(arena, scale, ms) for ms in scale.intervals_ms}

@@ -126,14 +126,14 @@ class Checkpoint:
 
         def work(chain: VersionChain) -> KeyHistory | None:
             files = self._files(step, chain)
-            found = [(file, rows) for file, _, rows in files.with_keys(wanted)]
-            if not found:
+            pieces = [(file, rows) for file, _, rows in files.with_keys(wanted)]
+            if not pieces:
                 return None
-            rows = whole(newest([rows for _, rows in found], files.schema, codec))
+            rows = whole(newest([rows for _, rows in pieces], files.schema, codec))
             if rows.num_rows == 0:
                 return None
             (entry,) = self._as_entries(step, chain, files, rows)
-            changes = tuple(change(file, rows) for file, rows in reversed(found))
+            changes = tuple(change(file, rows) for file, rows in reversed(pieces))
             return KeyHistory(step, chain.version, entry, changes)
 
         return self._reading(epoch, work)

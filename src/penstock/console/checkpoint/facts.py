@@ -65,7 +65,7 @@ class StateEntry:
     kind: Kind
     """Kind of the newest file that contains the entry."""
     epoch: int
-    """That file's epoch. The entry changed in this epoch if the file is a delta, else then or before."""
+    """Epoch of that file. The entry changed in this epoch if the file is a delta, else then or before."""
     file: str
 
 
