@@ -64,6 +64,7 @@ class Start:
     host_rate: float = 1_000
     """Rows per second that a host processes, in a flow with autoscaling."""
     traps: tuple[Trap, ...] = ()
+    migration: str = "lazy"
     host_lost_ms: int = 3_000
     driver_lost_ms: int = 10_000
     conf: dict[str, str] = field(default_factory=dict)
@@ -93,6 +94,7 @@ def start(spark: SparkSession, folder: str, wanted: Start) -> FlowQuery:
             mode="live",
             checkpoint_every="300ms",
             hosts=wanted.hosts,
+            migration=wanted.migration,
             couriers=wanted.couriers,
             settings=settings,
         )
@@ -106,7 +108,14 @@ def start(spark: SparkSession, folder: str, wanted: Start) -> FlowQuery:
         ps.flow(source)
         .key_by("key", slots=16)
         .aggregate(total=ps.sum("value"), n=ps.count())
-        .start(sink, checkpoint=checkpoint, trigger="100ms", hosts=wanted.hosts, settings=settings)
+        .start(
+            sink,
+            checkpoint=checkpoint,
+            trigger="100ms",
+            hosts=wanted.hosts,
+            migration=wanted.migration,
+            settings=settings,
+        )
     )
 
 
