@@ -78,10 +78,10 @@ class FlowProcess:
         lines = self.log.read_text(errors="replace").splitlines()
         return "\n".join(line for line in lines if not line.startswith("\tat"))[-3_000:]
 
-    def goes_on(self, epochs: int = 3) -> None:
-        """Wait for this number of further epochs, and until all hosts are up."""
+    def goes_on(self, epochs: int = 3, hosts: int | None = None) -> None:
+        """Wait for this number of further epochs, and until these many hosts are up, or all of the start."""
         epoch = self.epoch()
-        hosts = self._wanted.hosts
+        hosts = self._wanted.hosts if hosts is None else hosts
         self.until(
             f"query.progress and query.progress[-1].epoch >= {epoch} + {epochs}"
             f" and query.status.pending_slots == 0 and len(query.status.hosts) >= {hosts}"

@@ -44,8 +44,8 @@ def test_troubles_at_any_time(cluster: Cluster, flow: FlowProcess, live: bool, s
         print(trouble.__name__, flush=True)
         trouble(scene)
         if chance.random() < 0.5:
-            flow.goes_on(chance.randrange(1, 4))
-    flow.goes_on()
+            flow.goes_on(chance.randrange(1, 4), hosts=1)
+    flow.goes_on(hosts=1)
     flow.stop()
     flow.check()
 

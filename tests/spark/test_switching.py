@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pyspark.sql import SparkSession
 import penstock as ps
 from penstock.errors import CheckpointError
 from penstock.live.sources.rate import RateSource
+from penstock.testing import Fault, armed
 from tests.spark.test_live import until
 
 WAIT_S, RATE, KEYS = 60.0, 1_000, 40
@@ -49,6 +51,35 @@ def test_back_and_forth(spark: SparkSession, checkpoint: str, tmp_path: Path) ->
         finally:
             query.stop()
     query = counted.start(ps.to("parquet", path=str(out)), close=True, **start, **LIVE)
+    assert query.await_termination(WAIT_S)
+    assert sum(windows(out).values()) == rows
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [({}, LIVE), (LIVE, {})], ids=["micro-batches first", "live first"]
+)
+def test_an_epoch_that_was_interrupted_in_one_mode_is_replaced_in_the_other(
+    spark: SparkSession,
+    checkpoint: str,
+    tmp_path: Path,
+    before: dict[str, Any],
+    after: dict[str, Any],
+) -> None:
+    """Its output is in the sink already, and its epoch is not durable."""
+    out, counted = tmp_path / "out", flow(ps.rate(RATE, keys=KEYS))
+    sink, start = ps.to("parquet", path=str(out)), {"checkpoint": checkpoint}
+    with armed(Fault("driver.sealed", OSError, where={"epoch": 3})):
+        query = counted.start(sink, **start, **before)
+        with suppress(Exception):
+            query.await_termination(WAIT_S)
+        assert query.exception() is not None
+    assert list(out.glob("epoch=3/*.parquet"))
+    query = counted.start(sink, **start, **after)
+    until(query, lambda: len(query.progress) > 2)
+    query.stop()
+    rows = 30_000
+    ended = flow(ps.rate(RATE, keys=KEYS, rows=rows))
+    query = ended.start(sink, close=True, **start, **LIVE)
     assert query.await_termination(WAIT_S)
     assert sum(windows(out).values()) == rows
 

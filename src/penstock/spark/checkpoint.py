@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import posixpath
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -140,6 +141,8 @@ class OffsetLog:
     def begin_after(self, epoch: int, offsets: Sequence[str], now_ms: int) -> None:
         """Make Spark continue after this epoch, from these offsets. The commit is written last: until then
         Spark would run the epoch again."""
+        if self._files.read("metadata") is None:  # Spark has never run it, and wants an id for its query
+            self._files.write("metadata", json.dumps({"id": str(uuid.uuid4())}).encode())
         facts = {"batchWatermarkMs": 0, "batchTimestampMs": now_ms, "conf": {}}
         lines = ["v1", json.dumps(facts), *offsets]
         done = ["v1", json.dumps({"nextBatchWatermarkMs": 0})]

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from penstock.errors import CheckpointError, SettingError
 from penstock.live.sinks.transactional import TransactionalSink, parcels_in
 from penstock.live.sources.source import LiveSource
 from penstock.spark.checkpoint import Folder, OffsetLog
-from penstock.spark.sinks import Sink, live_sink
+from penstock.spark.sinks import Sink, Writer, live_sink
 from penstock.state.store.store import Store
 
 
@@ -47,10 +48,13 @@ def to_micro(
 ) -> dict[str, Any]:
     """Write the positions of a flow that ran live to Spark's log. Returns additions to its `flow.json`."""
     version = max(store.epochs(), default=-1)
-    if version < 0:
-        return {}
     if parcels_in(store.files):
         TransactionalSink(live_sink(sink), store.place, flow_id).rewind(version)
+    elif isinstance(sink, Writer):
+        with suppress(SettingError):  # then no courier has written to it
+            live_sink(sink).rewind(version)
+    if version < 0:
+        return {}
     manifest = store.chain(version).manifest
     assert manifest.positions is not None
     offsets = [

@@ -88,11 +88,13 @@ def test_many_small_chunks_become_few_row_groups(tmp_path: Path) -> None:
 
 
 def test_a_rewind_leaves_what_others_wrote(tmp_path: Path) -> None:
-    other = tmp_path / "epoch=9" / "part-0.parquet"
-    other.parent.mkdir()
-    other.write_bytes(b"of micro-batches")
+    """But for the next epoch, which may have been interrupted in micro-batches."""
+    interrupted, other = (tmp_path / f"epoch={epoch}" / "part-0.parquet" for epoch in (2, 9))
+    for file in (interrupted, other):
+        file.parent.mkdir()
+        file.write_bytes(b"of micro-batches")
     live_sink(ps.to("parquet", path=str(tmp_path))).rewind(1)
-    assert other.exists()
+    assert (interrupted.exists(), other.exists()) == (False, True)
 
 
 def test_collected_rows_are_there_with_their_epoch() -> None:

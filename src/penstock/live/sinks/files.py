@@ -56,10 +56,12 @@ class FileSink(LiveSink):
         return FileDelivery(self)
 
     def rewind(self, epoch: int) -> None:
-        files = Files(self.path)
+        """Remove what couriers wrote in later epochs, and all files of the next one: it may have been
+        interrupted in micro-batches."""
+        files, following = Files(self.path), f"epoch={epoch + 1}/"
         for file in files.below(""):
             of = epoch_of(file.name)
-            if of is not None and of > epoch:
+            if (of is not None and of > epoch) or file.name.startswith(following):
                 files.remove(file.name)
 
 

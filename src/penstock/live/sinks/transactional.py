@@ -90,9 +90,11 @@ class TransactionalSink(LiveSink):
         self.sink.delivery(0, schema, self.flow_id)
 
     def rewind(self, epoch: int) -> None:
-        """Deliver parcels of durable epochs, and remove all others."""
+        """Deliver parcels of durable epochs, and remove all others. The sink may hold output of an epoch that
+        was interrupted in another mode: that is removed, too."""
         store = Store(self.place)
         store.must_own()
+        self.sink.rewind(epoch)
         manifest = store.read_manifest(epoch) if epoch >= 0 else None
         runs = (manifest and manifest.runs) or ()
         for parcel in parcels_in(store.files):
