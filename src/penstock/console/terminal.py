@@ -31,15 +31,18 @@ def progress_messages(console: Console) -> Iterator[Callable[[str], None]]:
 @contextmanager
 def cleaned_up(console: Console) -> Iterator[ExitStack]:
     """An `ExitStack` that is closed at the end of the block. Ctrl-C does not interrupt the closing."""
-    with ExitStack() as resources:
-        try:
-            yield resources
-        except KeyboardInterrupt:
-            console.print("\nStopping")
-            raise
-        finally:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with ExitStack() as resources:
+            try:
+                yield resources
+            except KeyboardInterrupt:
+                console.print("\nStopping")
+                raise
+            finally:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 _BARS = "▁▂▃▄▅▆▇█"

@@ -141,7 +141,9 @@ class OffsetLog:
     def begin_after(self, epoch: int, offsets: Sequence[str], now_ms: int) -> None:
         """Make Spark continue after this epoch, from these offsets. The commit is written last: until then
         Spark would run the epoch again."""
-        if self._files.read("metadata") is None:  # Spark has never run it, and wants an id for its query
+        if (
+            self._files.read("metadata") is None
+        ):  # Spark has never run it, and wants an id for its query
             self._files.write("metadata", json.dumps({"id": str(uuid.uuid4())}).encode())
         facts = {"batchWatermarkMs": 0, "batchTimestampMs": now_ms, "conf": {}}
         lines = ["v1", json.dumps(facts), *offsets]
