@@ -130,10 +130,10 @@ def test_clean_up_goes_on_without_compaction(
         with armed(Fault("host.compact", do=OSError, hits=())):
             flow.take(Turn(1))
             flow.take(Turn(2))
-            store.files.write(ORPHAN, b"orphan")
-            store.files.write(f"{ORPHAN}.7-1.tmp", b"orphan")
-            until(flow, lambda: not store.files.exists(ORPHAN))
-            assert not store.files.exists(f"{ORPHAN}.7-1.tmp")
+            orphans = (ORPHAN, f"{ORPHAN}.7-1.tmp")
+            for name in orphans:
+                store.files.write(name, b"orphan")
+            until(flow, lambda: not any(map(store.files.exists, orphans)))
             assert "could not be compacted" in on.runner.upkeep_trouble
             assert base(on) == -1
             assert len(lines(caplog)) == 1
