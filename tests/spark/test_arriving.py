@@ -117,10 +117,11 @@ def test_zipf_is_one_of_keys() -> None:
 
 
 def test_a_slot_without_a_key_is_refused() -> None:
-    with pytest.raises(SettingError, match="is in slot"):
+    with pytest.raises(SettingError, match="are too few"):
         KeyedRows(keys=10, skew=Uniform(), slots=64)
 
 
+@pytest.mark.slow
 def test_a_flow_gets_every_row_once(spark: SparkSession, checkpoint: str) -> None:
     rows = shaped(spark, "burst(2000, 3, 1s, 1s)", "hotspot(0.8, 5, 2)", keys=2000, slots=64)
     flow = ps.flow(rows, arrival="arrival").key_by("k", slots=64)

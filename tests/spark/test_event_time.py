@@ -226,7 +226,7 @@ def test_rows_without_a_time_are_refused(
         (lambda f: f.window(ps.tumbling("10s"), on="k").aggregate(n=ps.count()), "timestamp"),
         (lambda f: f.join(f, on="nope"), "no column 'nope'"),
         (lambda f: f.join(f, on="k", ttl="1s", between=(0, 1)), "needs no ttl"),
-        (lambda f: f.key_by("k").keep("best", by="v"), "unknown"),
+        (lambda f: f.key_by("k").keep("best", by="v"), "cannot keep"),
         (lambda f: f.select("nope"), "no column 'nope'"),
         (lambda f: f.key_by("k").aggregate(emit="close", n=ps.count()), "never closes"),
     ],

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from tests.examples import FOLDER, example
 
 
+@pytest.mark.slow
 def test_clickstream(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     example("clickstream").main(seconds=20)
     shown = capsys.readouterr().out

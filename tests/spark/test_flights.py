@@ -99,6 +99,7 @@ def test_delays_by_carrier_and_destination_per_day(
     assert all(progress.late_rows == {} for progress in query.progress)
 
 
+@pytest.mark.slow
 def test_sessions_of_an_aircraft(
     spark: SparkSession, flights: pa.Table, replay: Path, checkpoint: str
 ) -> None:

@@ -103,6 +103,7 @@ def test_moves_scaling_kills_and_a_restart_lose_nothing(
     assert counts(sink) == wanted(rows, 100)
 
 
+@pytest.mark.slow
 def test_couriers_of_an_elastic_flow_follow_the_load(
     spark: SparkSession, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

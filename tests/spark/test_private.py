@@ -98,7 +98,7 @@ def test_sessions_that_cannot_hold_hosts_are_refused(
 
 def test_what_a_running_session_has_stays(spark: SparkSession) -> None:
     adaptive = "spark.sql.adaptive.enabled"
-    assert private.running_settings()["spark.app.name"] == "penstock-tests"
+    assert private.running_settings()["spark.app.name"] == spark.conf.get("spark.app.name")
     before = str(spark.conf.get(adaptive))
     spark.conf.set(adaptive, "true")
     try:

@@ -50,7 +50,7 @@ class Request:
     """A request to one burst worker."""
 
     id: str
-    """Unique within the run; the answer repeats it."""
+    """Unique among all requests of a flow, whichever driver runs it; the answer repeats it."""
     steps: tuple[str, ...]
     """Ids of stateless steps, and of a keyed step behind them if there is one."""
     time: EpochTime
@@ -122,7 +122,7 @@ class Requests:
     time: EpochTime
     flow: str
     name: str
-    """Prefix of request ids, unique among all segments and attempts of all tasks of a run."""
+    """Prefix of request ids, unique among all segments and attempts of all tasks of all runs."""
 
     @staticmethod
     def of(flow: FlowPlan, steps: Sequence[Step], time: EpochTime, name: str) -> Requests:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import secrets
 import threading
 import time
 from collections import Counter, deque
@@ -66,7 +67,8 @@ class Questions:
         `take` is called with each answer, in any thread.
         """
         point("courier.offload", **self._where)
-        name = ".".join(map(str, self._where.values()))
+        # A driver may run an epoch that an earlier one has run: its requests have other tokens.
+        name = ".".join([*map(str, self._where.values()), secrets.token_hex(4)])
         requests = Requests.of(self._delivery.flow, self.segment.steps, self.time, name)
         invoker = self._invoker
         asked = requests.cut(parts, invoker.request_limit)
