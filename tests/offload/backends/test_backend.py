@@ -102,7 +102,7 @@ def test_requests_beyond_the_limit_are_refused(place: Place) -> None:
 
         def outcome(_: int) -> str:
             try:
-                place.asked(("slow", 500))
+                place.asked(("slow", 2_000))
             except WorkerFailed as failed:
                 return failed.failure
             return "answered"
