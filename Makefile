@@ -39,8 +39,8 @@ demo: setup ## run the demo (SECONDS=30)
 	$(BIN)/penstock demo --seconds $(SECONDS)
 
 # Many tests mostly wait, for Spark or for what was killed: three groups of them run side by side.
-SPARK_TESTS := tests/spark tests/bench/workloads tests/bench/test_load.py tests/console/test_demo.py
-CLUSTER_TESTS := tests/exactly_once tests/host
+SPARK_TESTS := tests/spark tests/bench/test_load.py tests/console/test_demo.py
+CLUSTER_TESTS := tests/exactly_once tests/host tests/bench/workloads
 group = COVERAGE_FILE=$(VENV)/coverage/data.$(1) $(BIN)/python -m pytest --durations=10 $(MEASURED)
 
 test: setup ## run the tests, without the slow ones

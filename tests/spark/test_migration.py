@@ -139,6 +139,7 @@ def test_a_host_that_dies_in_the_middle_of_a_migration(
     assert all(handover.source is None for handover in again)
 
 
+@pytest.mark.slow
 def test_state_larger_than_memory(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
     keys, payload = 6000, 3000
     source = (

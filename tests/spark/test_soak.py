@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from pyspark.sql import SparkSession
 
 from penstock_bench.soak.bench import GOALS, report, soak
 from penstock_bench.soak.samples import ROLES
 
 
+@pytest.mark.slow
 def test_everything_is_looked_at(spark: SparkSession) -> None:
     samples = soak(spark, 8.0, print)
     assert len(samples) >= 4
