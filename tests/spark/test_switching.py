@@ -67,7 +67,7 @@ def test_an_epoch_that_was_interrupted_in_one_mode_is_replaced_in_the_other(
 ) -> None:
     """Its output is in the sink already, and its epoch is not durable."""
     out, counted = tmp_path / "out", flow(ps.rate(RATE, keys=KEYS))
-    sink, start = ps.to("parquet", path=str(out)), {"checkpoint": checkpoint}
+    sink, start = ps.to("parquet", path=str(out)), dict[str, Any](checkpoint=checkpoint)
     with armed(Fault("driver.sealed", OSError, where={"epoch": 3})):
         query = counted.start(sink, **start, **before)
         with suppress(Exception):
