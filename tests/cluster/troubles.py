@@ -65,9 +65,7 @@ def an_executor_is_stopped_for_a_while(scene: Scene) -> None:
     with suppress(psutil.NoSuchProcess, StopIteration):
         executor = executor_of(scene.task())
         executor.suspend()
-        time.sleep(
-            scene.started.host_lost_ms / 1000 + 2
-        )  # The length of the silence is what is tested.
+        time.sleep(scene.started.host_lost_ms / 1000 + 2)  # the silence that is tested
         executor.resume()
 
 

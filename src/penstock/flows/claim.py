@@ -71,10 +71,10 @@ def _with_new_names(store: Store, known: Facts, steps: list[Facts]) -> Facts:
     renamings = codec.from_plain(known.get("renamings", []), list[Renaming])
     if any(old != new for old, new in names.items()):
         assert store.owner is not None
-        if (
-            store.owner.generation == 0
-        ):  # the checkpoint is older than owners, and 0 is its generation
-            store.claim(_now_ms())
+        if store.owner.generation == 0:
+            store.claim(
+                _now_ms()
+            )  # files without a generation count as those of 0, and must be older
         renamings.append(Renaming(store.owner.generation, names))
         known = known | {"steps": steps, "renamings": codec.to_plain(renamings)}
         store.write_flow(known)

@@ -30,9 +30,14 @@ def rows(*numbers: int) -> pa.RecordBatch:
     return pa.record_batch([pa.array(numbers, pa.int64())], schema=SCHEMA)
 
 
-def write(sink: LiveSink, courier: int, epochs: dict[int, list[pa.RecordBatch]]) -> None:
+def write(
+    sink: LiveSink,
+    courier: int,
+    epochs: dict[int, list[pa.RecordBatch]],
+    schema: pa.Schema = SCHEMA,
+) -> None:
     """Write epochs as a courier does."""
-    writer = sink.writer(courier, SCHEMA)
+    writer = sink.writer(courier, schema)
     for epoch, batches in epochs.items():
         first = 0
         for batch in batches:

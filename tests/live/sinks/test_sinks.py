@@ -17,7 +17,7 @@ from penstock.live.sinks.kafka import KafkaSink
 from penstock.live.sinks.sink import LiveSink, RowIds
 from penstock.spark.sinks import live_sink
 from penstock.state.store.places import Place
-from tests.live.sinks.contract import check_delivers_once, check_replaces
+from tests.live.sinks.contract import check_delivers_once, check_replaces, write
 
 SCHEMA = pa.schema([("n", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
 
@@ -28,14 +28,7 @@ def rows(*numbers: int) -> pa.RecordBatch:
 
 
 def run(sink: LiveSink, courier: int, epochs: dict[int, list[pa.RecordBatch]]) -> None:
-    writer = sink.writer(courier, SCHEMA)
-    for epoch, batches in epochs.items():
-        first = 0
-        for batch in batches:
-            writer.write(batch, RowIds(courier, epoch, first))
-            first += batch.num_rows
-        writer.flush(epoch)
-    writer.close()
+    write(sink, courier, epochs, SCHEMA)
 
 
 def numbers(path: Path, format: str) -> list[int]:

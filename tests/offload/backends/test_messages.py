@@ -15,13 +15,14 @@ from tests.offload.backends.flows import counting, doubled, rows, slow_or_wrong
 FLOW = counting(doubled)
 TIME = EpochTime(3, 17, 5, True)
 REQUESTS = Requests.of(FLOW, FLOW.steps, TIME, "3.0.1")
+NAME = REQUESTS.name
 
 
 def test_requests_round_trip() -> None:
     sent = REQUESTS.one(4, [rows(("a", 1)), rows(), rows(("b", 2), ("c", 3))])
     got = Request.from_bytes(sent.to_bytes())
     assert got == sent
-    assert (got.id, got.steps, got.time, got.rows) == ("3.0.1-4", ("map-1", "count-2"), TIME, 3)
+    assert (got.id, got.steps, got.time, got.rows) == (f"{NAME}-4", ("map-1", "count-2"), TIME, 3)
 
 
 def test_answers_round_trip() -> None:
@@ -35,8 +36,8 @@ def test_answers_round_trip() -> None:
 
 def test_invalid_answers_are_failures() -> None:
     asked = REQUESTS.one(0, [])
-    other = WorkerAnswer("3.0.1-1", PARTIALS, (rows(("a", 1)),)).to_bytes()
-    own = WorkerAnswer("3.0.1-0", PARTIALS, (rows(("a", 1)),), (rows(("a", 1)),)).to_bytes()
+    other = WorkerAnswer(f"{NAME}-1", PARTIALS, (rows(("a", 1)),)).to_bytes()
+    own = WorkerAnswer(f"{NAME}-0", PARTIALS, (rows(("a", 1)),), (rows(("a", 1)),)).to_bytes()
     plain = pa.BufferOutputStream()
     with pa.ipc.new_stream(plain, rows().schema):
         pass
@@ -44,6 +45,14 @@ def test_invalid_answers_are_failures() -> None:
         with pytest.raises(WorkerFailed) as raised:
             WorkerAnswer.from_bytes(body, asked)
         assert raised.value.failure == "failed"
+
+
+def test_an_answer_to_an_earlier_driver_is_refused() -> None:
+    """After a crash the next driver names its requests alike, and they have other rows."""
+    before, after = (Requests.of(FLOW, FLOW.steps, TIME, "3.0.1").one(0, []) for _ in range(2))
+    stale = WorkerAnswer(before.id, PARTIALS, (rows(("a", 1)),)).to_bytes()
+    with pytest.raises(WorkerFailed, match="got the answer to"):
+        WorkerAnswer.from_bytes(stale, after)
 
 
 @settings(max_examples=40)
@@ -57,7 +66,7 @@ def test_rows_are_cut_into_requests_that_fit(
     parts = [[rows(*some)] for some in channels]
     cut = REQUESTS.cut(parts, limit)
     assert all(len(request.to_bytes()) <= limit for request in cut)
-    assert [request.id for request in cut] == [f"3.0.1-{n}" for n in range(len(cut))]
+    assert [request.id for request in cut] == [f"{NAME}-{n}" for n in range(len(cut))]
     again = [row for request in cut for batch in request.batches for row in batch.to_pylist()]
     assert again == [row for [batch] in parts for row in batch.to_pylist()]
 

@@ -117,7 +117,7 @@ def test_every_kind_of_failure_is_counted() -> None:
         return WORK.answer(request)
 
     def take(answer: WorkerAnswer) -> int:
-        if answer.id == "test-4":
+        if answer.id == f"{REQUESTS.name}-4":
             raise KeyError("column")
         return total(answer)
 

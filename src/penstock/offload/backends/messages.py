@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -114,19 +115,22 @@ class Requests:
     >>> flow = FlowPlan((SourcePlan(schema),), (step,))
     >>> requests = Requests.of(flow, [step], EpochTime(7, 0), "7.0.2")
     >>> [request] = requests.cut([[pa.record_batch({"n": [1, 2]}, schema)]], limit=None)
-    >>> request.id, request.rows, Request.from_bytes(request.to_bytes()) == request
-    ('7.0.2-0', 2, True)
+    >>> request.id.startswith("7.0.2."), request.rows, Request.from_bytes(request.to_bytes()) == request
+    (True, 2, True)
     """
 
     steps: tuple[str, ...]
     time: EpochTime
     flow: str
     name: str
-    """Prefix of request ids, unique among all segments and attempts of all tasks of all runs."""
+    """Prefix of request ids, unique among all segments and attempts of all tasks of all starts."""
 
     @staticmethod
     def of(flow: FlowPlan, steps: Sequence[Step], time: EpochTime, name: str) -> Requests:
-        return Requests(tuple(step.id for step in steps), time, flow_mark(flow), name)
+        """Requests whose ids begin with `name`, which is unique within one start of the flow. A token is
+        added: after a crash the next driver uses the same names for other rows."""
+        unique = f"{name}.{secrets.token_hex(4)}"
+        return Requests(tuple(step.id for step in steps), time, flow_mark(flow), unique)
 
     def one(self, number: int, batches: Sequence[pa.RecordBatch]) -> Request:
         """Make one request, however large."""

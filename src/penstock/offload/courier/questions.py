@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import secrets
 import threading
 import time
 from collections import Counter, deque
@@ -67,8 +66,7 @@ class Questions:
         `take` is called with each answer, in any thread.
         """
         point("courier.offload", **self._where)
-        # A driver may run an epoch that an earlier one has run: its requests have other tokens.
-        name = ".".join([*map(str, self._where.values()), secrets.token_hex(4)])
+        name = ".".join(map(str, self._where.values()))
         requests = Requests.of(self._delivery.flow, self.segment.steps, self.time, name)
         invoker = self._invoker
         asked = requests.cut(parts, invoker.request_limit)

@@ -8,7 +8,6 @@ when the request fails, or at a deadline after its rows were set aside. So no ro
 from __future__ import annotations
 
 import math
-import secrets
 import threading
 import time
 from collections import Counter
@@ -283,8 +282,7 @@ class Redirect:
         aside, self._aside = self._aside, []
         # Late rows are judged by the oldest watermark: hosts get no later one until all rows are settled.
         time, until = aside[0].time, aside[0].until
-        # Drivers count runs and epochs anew after a crash: what an earlier one asked has another token.
-        name = f"{self._name}.{self._number}.{secrets.token_hex(4)}"
+        name = f"{self._name}.{self._number}"
         self._number += 1
         keys = self._maker.step.plan.key_names
         rows = by_key([batch for chunk in aside for batch in chunk.batches], keys)
