@@ -212,7 +212,11 @@ class WindowedFlow:
 
     def _step(self, *step: Any, **options: Any) -> Flow:
         """The flow with one more step, as `KeyedFlow._step` makes it, in these windows."""
-        windows = {"window": self.size, "on": self.on, "lateness_ms": self.lateness_ms}
+        windows: dict[str, Any] = {
+            "window": self.size,
+            "on": self.on,
+            "lateness_ms": self.lateness_ms,
+        }
         return self.keyed._step(*step, **windows, **options)
 
 
