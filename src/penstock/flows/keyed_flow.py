@@ -210,14 +210,16 @@ class WindowedFlow:
         """Emit the first row of each key and window at once, with its window. See `KeyedFlow.distinct`."""
         return self._step("distinct", name, DistinctPlan)
 
-    def _step(self, *step: Any, **options: Any) -> Flow:
-        """The flow with one more step, as `KeyedFlow._step` makes it, in these windows."""
-        windows: dict[str, Any] = {
-            "window": self.size,
-            "on": self.on,
-            "lateness_ms": self.lateness_ms,
-        }
-        return self.keyed._step(*step, **windows, **options)
+    def _step(
+        self,
+        kind: str,
+        name: str | None,
+        plan: Callable[..., StepPlan],
+        *facts: Any,
+        **options: Any,
+    ) -> Flow:
+        windows = {"window": self.size, "on": self.on, "lateness_ms": self.lateness_ms}
+        return self.keyed._step(kind, name, plan, *facts, **windows, **options)
 
 
 def popped_name(aggregates: dict[str, Any]) -> str | None:
