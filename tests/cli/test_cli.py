@@ -88,9 +88,25 @@ def test_doctor_that_finds_a_fault(capsys: pytest.CaptureFixture[str]) -> None:
     assert "FAIL" in capsys.readouterr().out
 
 
-def test_help_imports_nothing_heavy() -> None:
-    heavy = {"pyspark", "pyarrow", "numba", "pandas", "numpy"}
-    code = f"import sys, penstock.cli.app; print({heavy} & set(sys.modules))"
+_HEAVY = (
+    *("pyspark", "pyarrow", "numba", "pandas", "numpy", "polars", "matplotlib", "rich"),
+    *("starlette", "uvicorn", "psutil", "fsspec", "boto3", "grpc"),
+)
+_HELP = """
+from contextlib import redirect_stdout
+from io import StringIO
+from penstock.cli.app import main
+try:
+    with redirect_stdout(StringIO()):
+        main(["--help"])
+except SystemExit as leaving:
+    assert leaving.code == 0
+"""
+
+
+@pytest.mark.parametrize("code", ["import penstock", _HELP], ids=["import", "help"])
+def test_nothing_heavy_is_imported(code: str) -> None:
+    code += f"\nimport sys; print({set(_HEAVY)} & set(sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "set()"
 

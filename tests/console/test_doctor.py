@@ -242,3 +242,15 @@ def test_report_takes_any_text() -> None:
     findings = [Finding("Java", False, "[/red] is no markup", "[install] it")]
     table = doctor.report(findings)
     assert table.row_count == 1
+
+
+@pytest.mark.parametrize(
+    ("waiting", "free", "says"),
+    [(1.0, 3 * GIB, ""), (9.0, 3 * GIB, "more cores"), (1.0, GIB // 4, "memory is short")],
+)
+def test_a_busy_machine(waiting: float, free: int, says: str) -> None:
+    finding = doctor.load(2, waiting, free, 4 * GIB)
+    assert finding.ok
+    assert says in finding.hint
+    assert bool(finding.hint) is bool(says)
+    assert f"{waiting / 2:.1f} for each" in finding.detail

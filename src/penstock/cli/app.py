@@ -6,6 +6,7 @@ chooses the exit code:
     0    success
     1    a check failed, or there is no such entry
     2    a `PenstockError`, shown without a traceback, or invalid options
+    3    `demo` only: the answer is right, but the SLA was missed
     130  Ctrl-C
     143  SIGTERM, after cleaning up
 
@@ -26,6 +27,7 @@ from penstock.cli.cluster import cluster
 from penstock.cli.ctl import ctl
 from penstock.cli.functions import functions
 from penstock.cli.options import AsJson, CheckpointFolder, StepName, show
+from penstock.cli.report import report
 from penstock.cli.simulate import simulate
 from penstock.errors import PenstockError
 from penstock.extensions import extension
@@ -36,6 +38,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"max_content_width": 120},
+    rich_markup_mode=None,  # plain help: loading rich takes longer than all the rest of `--help`
 )
 state = typer.Typer(
     help="Look into a checkpoint: no Spark, no running query.", no_args_is_help=True
@@ -45,6 +49,7 @@ app.add_typer(ctl, name="ctl")
 app.add_typer(cluster, name="cluster")
 app.add_typer(functions, name="functions")
 app.command()(simulate)
+app.command()(report)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -98,7 +103,8 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Check that this machine can run Penstock; exit code 1 if it cannot."""
-    from penstock.console.doctor import examine, report
+    from penstock.console.doctor import examine
+    from penstock.console.doctor import report as drawn
 
     findings = examine(checkpoint)
     if as_json:
@@ -109,39 +115,39 @@ def doctor(
     else:
         from rich.console import Console
 
-        Console().print(report(findings))
+        Console().print(drawn(findings))
     if not all(finding.ok for finding in findings):
         raise typer.Exit(1)
 
 
 @app.command()
-def demo(
-    seconds: Annotated[int, typer.Option(min=1, help="Seconds for which rows arrive.")] = 30,
-    rate: Annotated[int, typer.Option(min=1, help="Rows per second.")] = 20_000,
-    keys: Annotated[int, typer.Option(min=1, help="Number of distinct keys.")] = 10_000,
-    hosts: Annotated[
-        int, typer.Option(min=1, max=64, help="Number of hosts; with --live the maximum.")
-    ] = 2,
-    live: Annotated[
-        bool,
+def dashboard(
+    checkpoint: CheckpointFolder,
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, help="Port to serve it on. 0: a free one.")
+    ] = 0,
+    opens: Annotated[
+        bool | None,
         typer.Option(
-            "--live",
-            help="Live mode: results leave within milliseconds. Rows come in bursts (a quarter of the rate, "
-            "and all of it for 2 s of every 10 s), and the number of hosts follows the load.",
+            "--open/--no-open", help="Open it in a browser. Default: if this is a terminal."
         ),
-    ] = False,
+    ] = None,
+    start: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MS", help="Show the start of the flow at this time, in ms since 1970."
+        ),
+    ] = None,
 ) -> None:
-    """Run a keyed aggregation on generated rows and check its sums; exit code 1 if one is wrong."""
-    from penstock.console.demo.run import DemoLoad, run
-    from penstock.logs import log_to_stderr
+    """Show a query in a web page: as it runs, or from its recording. Ctrl-C ends it."""
+    from penstock.console.dashboard import serve
 
-    log_to_stderr()
-    if not run(DemoLoad(seconds, rate, keys, hosts, live)):
-        raise typer.Exit(1)
+    serve(checkpoint, port, sys.stdout.isatty() if opens is None else opens, start, typer.echo)
 
 
-def _add_extension(name: str, about: str) -> None:
-    """Add a verb of another package. It is always listed, and imported when it is called."""
+def _add_extension(name: str, about: str, logs: bool = True) -> None:
+    """Add a verb of another package. It is always listed, and imported when it is called. `logs`: whether log
+    lines go to stderr."""
 
     @app.command(
         name,
@@ -152,10 +158,14 @@ def _add_extension(name: str, about: str) -> None:
     def run(context: typer.Context) -> None:
         from penstock.logs import log_to_stderr
 
-        log_to_stderr()
+        if logs:
+            log_to_stderr()
         extension("penstock.commands", name)(context.args, prog_name=f"penstock {name}")
 
 
+_add_extension(
+    "demo", "See an SLA kept through a hotspot, a burst and a killed host, in 90 s.", logs=False
+)
 _add_extension("bench", "Run a benchmark and show its figures beside their goals.")
 _add_extension("nexmark", "Generate the events of the NEXMark benchmark, and run its queries.")
 

@@ -121,18 +121,29 @@ def ctl_steer(
 @ctl.command("move")
 def ctl_move(
     checkpoint: CheckpointFolder,
-    slots: Annotated[str, typer.Option(metavar="SLOTS", help="Slots to move, such as 0-15,20.")],
     to: Annotated[
         str, typer.Option(metavar="HOST", help="Host to move them to, as shown by ctl status.")
     ],
+    slots: Annotated[
+        str, typer.Option(metavar="SLOTS", help="Slots to move, such as 0-15,20.")
+    ] = "",
+    key: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY",
+            help="Move this key, not all of its slot; with several key columns, 1,2. May be repeated.",
+        ),
+    ] = None,
     step: StepName = None,
 ) -> None:
-    """Move slots to a host, from the next epoch on."""
+    """Move slots, or single keys, to a host, from the next epoch on."""
     from penstock.console.running.query import RunningQuery
     from penstock.plan.slots import slots_to_text
 
-    step, moved = RunningQuery(checkpoint).move(slots, to, step)
-    typer.echo(f"slots {slots_to_text(moved)} of {step} move to {to} from the next epoch on")
+    step, moved = RunningQuery(checkpoint).move(slots, to, step, key or ())
+    what = [f"slots {slots_to_text(moved)}"] * bool(moved)
+    what += [f"key{'s' * (len(key) > 1)} {'; '.join(key)}"] if key else []
+    typer.echo(f"{' and '.join(what)} of {step} move to {to} from the next epoch on")
 
 
 @ctl.command("scale")
@@ -155,7 +166,7 @@ def ctl_migration(
         str,
         typer.Argument(
             metavar="STRATEGY",
-            help="lazy, lazy(16) for a trickle of 16 MB/s, all_at_once, batched(8), fluid, pause.",
+            help="lazy, lazy(16) for at most 16 MB/s, all_at_once, batched(8), fluid, pause.",
         ),
     ],
 ) -> None:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.options import show, wide_console
-from penstock.control.journal.entry import Entry
 from penstock.errors import SettingError
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from penstock.control.journal.entry import Entry
     from penstock.control.treat.decision import Bounds
     from penstock.sim.outcome import FlowOutcome, Outcome
     from penstock.sim.plane import Plane
@@ -223,6 +223,7 @@ def _compare(journals: dict[str, Sequence[Entry]], as_json: bool) -> None:
     from rich.table import Table
 
     from penstock import codec
+    from penstock.control.journal.entry import Entry
     from penstock.sim.replay import wanted
 
     by_policy = {name: wanted(journal) for name, journal in journals.items()}

@@ -2,8 +2,8 @@
 
 running/       a running query, reached through its checkpoint: `penstock ctl`
 checkpoint/    a checkpoint, read without a running query: `penstock state`
-demo/          `penstock demo`
 cluster/       a Spark cluster on this machine: `penstock cluster`
+dashboard.py   `penstock dashboard`: a query in a web page
 doctor.py      `penstock doctor`: checks whether this machine can run Penstock
 history.py     latency over the last minutes
 terminal.py    tables, gauges, bars, colours, spinners

@@ -36,6 +36,10 @@ LEAST_MEMORY = 4 * GIB
 """Bytes of memory below which the machine gets a warning."""
 LEAST_FREE = 2 * GIB
 """Bytes of free disk space below which a folder gets a warning."""
+BUSY = 1.5
+"""Processes that want a core, for each core, above which the machine gets a warning."""
+LEAST_FREE_MEMORY = 0.1
+"""Share of the memory below which its free part gets a warning."""
 PATIENCE = 20
 """Timeout of a program or a round trip, in seconds."""
 
@@ -66,6 +70,7 @@ def examine(checkpoint: str | None = None) -> list[Finding]:
         pandas(partial(_load, "pandas")),
         kafka(partial(_load, "confluent_kafka"), _has_connector),
         machine(cores, memory),
+        load(cores, *_load_now()),
         port(""),
         flight("127.0.0.1"),
         kernels(_compile_kernel),
@@ -213,6 +218,28 @@ def machine(cores: float, memory: int) -> Finding:
     if memory < LEAST_MEMORY:
         hints.append(f"use {LEAST_MEMORY // GIB} GiB or more: Spark's JVM and state share it")
     return Finding("machine", True, detail, "; ".join(hints))
+
+
+def load(cores: float, waiting: float, free: int, memory: int) -> Finding:
+    """Check how busy the machine is. `waiting` processes want a core; `free` of `memory` bytes are free."""
+    share = waiting / cores
+    detail = (
+        f"{waiting:.1f} processes want a core ({share:.1f} for each), {free / GIB:.1f} GiB free"
+    )
+    hints = []
+    if share > BUSY:
+        hints.append("hosts wait for cores: give them more cores, or move other programs away")
+    if free < memory * LEAST_FREE_MEMORY:
+        hints.append("memory is short: see host_memory_mb, or move other programs away")
+    return Finding("load", True, detail, "; ".join(hints))
+
+
+def _load_now() -> tuple[float, int, int]:
+    """Processes that want a core, free bytes of memory, and all bytes of it."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    return psutil.getloadavg()[0], int(memory.available), int(memory.total)
 
 
 def capacity(cgroup: Path) -> tuple[float, int]:

@@ -17,6 +17,7 @@ import pytest
 from penstock.cli import app as cli
 from penstock.control.journal.entry import Entry
 from penstock.errors import SettingError
+from penstock.observe.recording import Recording
 from penstock.state.store.store import FORMAT, Store
 from penstock.wire.access import Access
 from penstock.wire.addresses import LOOPBACK
@@ -105,6 +106,7 @@ class SteeredQuery:
         self.progress: dict[str, Any] | None = None
         self.journal: list[Entry] = []
         self.orders: list[dict[str, Any]] = []
+        self.recording: Recording | None = None
         facts = [{"id": name, "slots": 8, "keys": [], "state": []} for name in steps]
         store.write_flow({"format": FORMAT, "id": "f00d", "steps": facts})
         self.server = TokenServer(LOOPBACK, Access("the run's"), TOKEN)
@@ -112,6 +114,9 @@ class SteeredQuery:
             "control_status": lambda _: self._status(),
             "control_steer": self._steer,
             "control_journal": lambda order: self._newest(order["last"]),
+            "control_moments": self._moments,
+            "control_move": self.orders.append,
+            "control_scale": self.orders.append,
         }
         self.listen()
 
@@ -169,6 +174,11 @@ class SteeredQuery:
             if order.get("step", name) == name:
                 facts |= {setting: order[setting] for setting in facts if setting in order}
         return self._control()
+
+    def _moments(self, order: dict[str, Any]) -> dict[str, Any]:
+        assert self.recording is not None
+        newer = self.recording.moments(order["since_ms"])[: order["most"]]
+        return {"facts": self.recording.facts, "moments": newer}
 
     def _newest(self, last: int) -> dict[str, Any]:
         return {"entries": self.journal[-last:]}

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,6 +29,7 @@ from penstock.plan.placement import Handover
 from penstock.plan.topology import Topology
 from penstock.spark.control import actions
 from penstock.spark.query import FlowQuery, QueryStatus
+from penstock.state.keys.text import KeyText
 from penstock.state.store.store import FORMAT, Store
 from penstock.wire.access import Access
 from penstock.wire.addresses import LOOPBACK
@@ -41,6 +43,7 @@ class StandIn:
     """A fake query for `penstock ctl`: its slots really move, and it has no state."""
 
     is_elastic = False
+    backlog = 77
     journal: tuple[Entry, ...] = ()
 
     def __init__(self, *steps: str) -> None:
@@ -49,6 +52,7 @@ class StandIn:
             step: Topology(StepId(step), 8, [HostId(f"{step}/{n}") for n in range(2)])
             for step in steps
         }
+        self.keys: list[str] = []
         self.scaled: list[tuple[str, int]] = []
         self.steered: list[dict[str, Any]] = []
         self.progress: list[EpochProgress] = []
@@ -79,11 +83,15 @@ class StandIn:
     def placements(self) -> dict[str, list[dict[str, Any]]]:
         return {step: topology.placements_json() for step, topology in self.topologies.items()}
 
-    def move(self, step: str, slots: Iterable[int], to: str) -> None:
+    def move(self, step: str, slots: Iterable[int], to: str, *, keys: Iterable[str] = ()) -> None:
         self.topologies[step].move(slots, HostId(to))
+        self.keys += keys
 
     def scale(self, step: str, hosts: int) -> None:
         self.scaled.append((step, hosts))
+
+    def slot_success(self) -> dict[str, list[float | None]]:
+        return {step: [1.0] * 8 for step in self.topologies}
 
     def steer(self, steering: Steering) -> dict[str, Any]:
         self.steered.append(steering.changes)
@@ -151,8 +159,8 @@ def test_status(serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     query.move("sum", [7], "sum/0")
     assert run("status", str(tmp_path)) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "running epoch 41 migration lazy(16) 1 slot pending" in text
-    assert "sum/0 4711 2-3 12,345 6.7 900 7" in text
+    assert "running epoch 41 migration lazy 1 slot pending" in text
+    assert "sum/0 4711 2-3 12,345 6.7 900 1 7" in text
     assert "sum/1 4712 0-1,4-7 - - -" in text
     assert "slots moved 0-1: sum/0 to sum/1 (move)" in text
     assert "fetched 321 keys, 4.6 MB" in text
@@ -188,6 +196,17 @@ def test_move(serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out == "slots 0-1,3 of sum move to sum/1 from the next epoch on\n"
     (handover,) = query.boundary(0)
     assert (handover.slots, handover.target) == ((0, 1, 3), "sum/1")
+
+
+def test_move_keys(serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    query = serve("sum")
+    assert run("move", str(tmp_path), "--key", "ann,7", "--key", "bob,8", "--to", "sum/1") == 0
+    assert capsys.readouterr().out == (
+        "keys ann,7; bob,8 of sum move to sum/1 from the next epoch on\n"
+    )
+    assert query.keys == [KeyText("ann,7"), KeyText("bob,8")]
+    assert all(isinstance(key, KeyText) for key in query.keys)
+    assert query.boundary(0) == []
 
 
 def test_scale(serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -293,7 +312,7 @@ def test_somebody_else_answers(serve: Serve, store: Store, tmp_path: Path) -> No
     control = store.read_control()
     assert control is not None
     announce(store, control["location"], os.getpid(), "another")
-    with pytest.raises(SettingError, match="asks for the run's token"):
+    with pytest.raises(SettingError, match="refuses this control token"):
         RunningQuery(str(tmp_path)).status()
 
 
@@ -305,3 +324,33 @@ def test_another_users_query(serve: Serve, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(Store, "read_control", refused)
     with pytest.raises(SettingError, match="cannot be read"):
         RunningQuery(str(tmp_path))
+
+
+def test_status_says_where_the_time_goes(
+    serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = serve("sum")
+    hosts = HostProgress("sum/0", 9, 9, 500, 2_000.0), HostProgress("sum/1", 9, 9, 100, 200.0)
+    for number in range(3):
+        query.progress.append(
+            replace(
+                epoch(number, []),
+                started_ms=4_000 * number,
+                read_ms=300.0,
+                sink_ms=2_500.0,
+                seal_ms=40.0,
+                hosts=hosts,
+                latency=Latency(4_000.0, 0.0, 0.0),
+            )
+        )
+    assert run("status", str(tmp_path)) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "where the time goes (means of the newest 3 epochs)" in text
+    assert "a row 4,000 ms: 1,500 ms before its epoch began, 2,500 ms in it" in text
+    assert (
+        "an epoch every 4,000 ms: 300 ms reading, 2,200 ms hosts and sink, 40 ms seal, 1,460"
+        in text
+    )
+    assert "sum/0: works 2,000 ms on 500 records; the mean of sum is 1,100 ms" in text
+    assert "rows waited 35 ms" in text
+    assert "2,000 rows; backlog 77" in text

@@ -51,7 +51,7 @@ from penstock.state.store.store import (
     Store,
     VersionChain,
 )
-from penstock.state.table.table import KEY, SLOT
+from penstock.state.table.table import KEY
 
 _TRIES = 3
 """Attempts at a read whose version may be removed meanwhile."""
@@ -223,6 +223,7 @@ class Checkpoint:
     ) -> tuple[StateEntry, ...]:
         codec, owners = self._codec(step), _owners(chain.manifest, step)
         keys, values = codec.from_storage(rows.column(KEY)), states(rows)
+        slots = _routes(chain.manifest, step).slots.of(keys.hashes)
         newest_files: dict[int, StateFile] = {}
         for file, places, _ in files.with_keys(keys):
             for place in places.tolist():
@@ -238,7 +239,7 @@ class Checkpoint:
                 file=newest_files[at].ref.file,
             )
             for at, (key, slot) in enumerate(
-                zip(codec.as_tuples(keys), rows.column(SLOT).to_pylist(), strict=True)
+                zip(codec.as_tuples(keys), slots.tolist(), strict=True)
             )
         )
 
@@ -273,8 +274,12 @@ def _layout_version(chain: VersionChain) -> int | None:
 
 def _owners(manifest: Manifest, step: str) -> list[str]:
     """The host of each slot."""
-    routes = codec.from_plain(manifest.routes[step], RouteTable)
+    routes = _routes(manifest, step)
     return [routes.hosts[owner] for owner in routes.owner.tolist()]
+
+
+def _routes(manifest: Manifest, step: str) -> RouteTable:
+    return codec.from_plain(manifest.routes[step], RouteTable)
 
 
 def _placed(manifest: Manifest, step: str) -> list[tuple[Placement, bool]]:
@@ -282,7 +287,7 @@ def _placed(manifest: Manifest, step: str) -> list[tuple[Placement, bool]]:
     stored = manifest.placements.get(step)
     if stored:
         return [(placement, True) for placement in stored_placements(stored)]
-    routes = codec.from_plain(manifest.routes[step], RouteTable)
+    routes = _routes(manifest, step)
     return [
         (Placement(tuple(routes.slots_of(n).tolist()), host, -1, "start", None, host), False)
         for n, host in enumerate(routes.hosts)

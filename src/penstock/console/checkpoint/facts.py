@@ -93,6 +93,8 @@ class Change:
     gone: dict[str, Any]
     """Removed parts of maps and lists for which the file has only changes: the removed keys of a map, or the
     number of elements removed from the front of a list."""
+    same: tuple[str, ...] = ()
+    """Columns that the file leaves out because their value had not changed."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from penstock.state.store.manifest import (
 from penstock.state.store.merging import fitting, newest, whole
 from penstock.state.store.segment import SegmentFile
 from penstock.state.store.store import SegmentGone, Store
-from penstock.state.table.patches import GONE, PATCH
+from penstock.state.table.patches import GONE, PATCH, same_companions
 from penstock.state.table.table import HASH, KEY, PRESENT, SLOT, ColumnTable
 
 FRAME = (HASH, KEY, SLOT, PRESENT)
@@ -156,13 +156,15 @@ class StepFiles:
 
 
 def companions(names: list[str]) -> set[str]:
-    """The columns among these that mark which part of a map or list a row contains.
+    """The columns among these that mark which part of a map or list a row contains, or that a value is the
+    one before.
 
-    >>> sorted(companions(["m.__map", "m.__map~patch", "m.__map~gone", "v.a~patch"]))
-    ['m.__map~gone', 'm.__map~patch']
+    >>> sorted(companions(["m.__map", "m.__map~patch", "m.__map~gone", "v.a~patch", "v.__same~b"]))
+    ['m.__map~gone', 'm.__map~patch', 'v.__same~b']
     """
     patched = [n for n in names if n.partition(".")[2][:2] == "__" and n + PATCH in names]
-    return {name + suffix for name in patched for suffix in (PATCH, GONE)}
+    marks = {name + suffix for name in patched for suffix in (PATCH, GONE)}
+    return marks | set(same_companions(names).values())
 
 
 def change(file: StateFile, row: pa.Table) -> Change:
@@ -170,8 +172,9 @@ def change(file: StateFile, row: pa.Table) -> Change:
     values, names = row.to_pylist()[0], row.schema.names
     parts = [n.removesuffix(PATCH) for n in companions(names) if n.endswith(PATCH) and values[n]]
     gone = {name: values[name + GONE] for name in names if name in parts}
+    same = tuple(name for name, mark in same_companions(names).items() if values[mark])
     present = values[PRESENT]
-    return Change(file.kind, file.epoch, file.ref.file, present, states(row)[0], gone)
+    return Change(file.kind, file.epoch, file.ref.file, present, states(row)[0], gone, same)
 
 
 def states(rows: pa.Table) -> list[dict[str, Any]]:

@@ -161,6 +161,8 @@ def _when(item: StateEntry | Change) -> str:
 
 def _change_text(change: Change, name: str) -> Text:
     """A column's value, or its added and removed parts."""
+    if name in change.same:
+        return Text("as before", "dim")
     value = Text(shown(change.state[name]))
     if name not in change.gone:
         return value

@@ -16,6 +16,8 @@ from penstock.console.running.view import (
     draw_hosts,
     draw_hot_keys,
     draw_policy,
+    draw_success,
+    draw_times,
     sla_of,
 )
 from penstock.console.terminal import (
@@ -82,6 +84,8 @@ def draw(title: str, look: Look, width: int) -> RenderableType:
             parts += [Text.assemble(("functions  ", "bold"), functions), Text()]
         parts += [hot_keys, Text()] if (hot_keys := draw_hot_keys(control)) else []
         parts.append(_journal(look.entries))
+    if times := draw_times(look.answer):
+        parts += [Text(), times]
     return page(parts, title, min(width, _WIDTH), padding=(0, 2))
 
 
@@ -121,6 +125,8 @@ def _head(look: Look) -> RenderableType:
         head.append(f"  no new epoch for {look.idle_s:,.0f} s", "yellow")
     if spent := money_text(look.answer["status"].get("money")):
         head.append(f"\nspent {spent}", "dim")
+    if success := draw_success(look.answer["status"]):
+        head.append(f"\nSLA kept: {success}", "dim")
     if look.control is None:
         return head
     columns = Column(ratio=1), Column(justify="right")

@@ -15,12 +15,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import psutil
+from pyarrow.flight import FlightUnauthenticatedError
 
 from penstock import codec
 from penstock.console.checkpoint.checkpoint import open_checkpoint
 from penstock.control.elastic import Steering
 from penstock.control.journal.entry import Entry
 from penstock.errors import HostLostError, SettingError
+from penstock.observe.moment import Moment
+from penstock.observe.recording import FlowFacts
 from penstock.plan.slots import slots_from_text
 from penstock.state.store.store import Store
 from penstock.wire.addresses import address_of, is_here
@@ -57,6 +60,24 @@ class RunningQuery:
         reply = self._ask("control_journal", _LOOK_MS, last=last)
         return codec.from_plain(reply["entries"], list[Entry])
 
+    def moments(self, since_ms: float, most: int) -> tuple[FlowFacts, list[Moment]]:
+        """Facts about the query, and at most so many moments of its recording since a time, oldest first."""
+        reply = self._ask("control_moments", _LOOK_MS, since_ms=since_ms, most=most)
+        return codec.from_plain(reply["facts"], FlowFacts), codec.from_plain(
+            reply["moments"], list[Moment]
+        )
+
+    @property
+    def dashboard_url(self) -> str | None:
+        """Address of the dashboard that the query serves, on this machine; None if there is none."""
+        url: str | None = self._control.get("dashboard")
+        return url if is_here(address_of(self._control["location"])) else None
+
+    @property
+    def token(self) -> str:
+        """The control token. Raises `SettingError` if this user does not have it."""
+        return key_of(self._control, os.environ).token
+
     def has_ended(self) -> bool:
         """Whether the query has shut down cleanly and no other one runs on the checkpoint."""
         return self._store.read_control() is None
@@ -69,13 +90,17 @@ class RunningQuery:
                 raise SettingError(f"{name} is {value}", hint="use a finite number, such as 0.2")
         return self._ask("control_steer", _LOOK_MS, **changes)
 
-    def move(self, slots: str, to: str, step: str | None = None) -> tuple[str, tuple[int, ...]]:
-        """Move slots, such as "0-15,20", to a host; returns the step and the slot numbers."""
+    def move(
+        self, slots: str, to: str, step: str | None = None, keys: Sequence[str] = ()
+    ) -> tuple[str, tuple[int, ...]]:
+        """Move slots, such as "0-15,20", and keys, as texts, to a host; returns the step and the slot
+        numbers."""
         step = self._chosen(step)
         chosen = slots_from_text(slots, self._slots[step])
-        if not chosen:
-            raise SettingError("no slots to move", hint="name slots, such as 0-15,20")
-        self._ask("control_move", _ORDER_MS, step=step, slots=list(chosen), to=to)
+        if not chosen and not keys:
+            raise SettingError("no slots to move", hint="name slots, such as 0-15,20, or keys")
+        order = {"step": step, "slots": list(chosen), "to": to}
+        self._ask("control_move", _ORDER_MS, **order, **({"keys": list(keys)} if keys else {}))
         return step, chosen
 
     def scale(self, hosts: int, step: str | None = None) -> str:
@@ -103,6 +128,12 @@ class RunningQuery:
         try:
             return endpoint.call(action, timeout_ms, **arguments) or {}
         except HostLostError as silent:
+            if isinstance(silent.__cause__, FlightUnauthenticatedError):
+                raise SettingError(
+                    f"the query on {self._checkpoint} refuses this control token",
+                    hint="unset PENSTOCK_CONTROL_TOKEN if it belongs to another run, or set it to the "
+                    "token that the flow was started with",
+                ) from silent
             raise SettingError(
                 f"the query on {self._checkpoint} (process {self._control['pid']}) does not answer: "
                 f"{silent.message}",

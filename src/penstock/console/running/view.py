@@ -20,6 +20,7 @@ from penstock.console.terminal import (
     offload_text,
     promise,
 )
+from penstock.driver.epoch_times import EpochTimes
 from penstock.model import SLA
 from penstock.plan.placement import stored_placements
 from penstock.plan.slots import slots_to_text
@@ -39,14 +40,32 @@ def draw_status(answer: dict[str, Any]) -> RenderableType:
         parts.append(Text(status["message"], "yellow"))
     if spent := money_text(status.get("money")):
         parts.append(Text.assemble(("spent  ", "dim"), spent))
+    if success := draw_success(status):
+        parts.append(Text.assemble(("SLA kept  ", "dim"), success))
     parts += [Text(), draw_hosts(answer)]
     if control is not None:
         parts += [Text(), draw_control(control)]
         parts += [Text(), hot_keys] if (hot_keys := draw_hot_keys(control)) else []
+    if times := draw_times(answer):
+        parts += [Text(), times]
     if progress is not None:
         parts += [Text(f"\nstate that moved in epoch {progress['epoch']}", "bold")]
         parts += [_migration(progress["migration"])]
     return Group(*parts)
+
+
+def draw_success(status: dict[str, Any]) -> str:
+    """Shares of the SLA's windows that were kept, by kind of bound; empty if nothing is known.
+
+    >>> draw_success({"success": {"average": {"minute": 1.0, "hour": 0.985, "run": 0.9912}}})
+    'average 100.0 % of the last minute, 98.5 % of the last hour, 99.1 % in all'
+    """
+    return "; ".join(
+        f"{kind} {100 * rates['minute']:.1f} % of the last minute, "
+        f"{100 * (rates['hour'] or 0.0):.1f} % of the last hour, {100 * rates['run']:.1f} % in all"
+        for kind, rates in status.get("success", {}).items()
+        if rates["minute"] is not None
+    )
 
 
 def draw_control(control: dict[str, Any]) -> RenderableType:
@@ -99,6 +118,47 @@ def draw_functions(control: dict[str, Any]) -> Text | None:
     return text
 
 
+def draw_times(answer: dict[str, Any]) -> RenderableType | None:
+    """Where the time of the newest epochs went; None before the first epoch with rows."""
+    found = answer.get("times")
+    if found is None:
+        return None
+    times = codec.from_plain(found, EpochTimes)
+    table = facts()
+    if answer["status"].get("couriers"):  # rows of a live flow do not wait for epochs
+        table.add_row("a row", milliseconds_text(times.latency_ms))
+        table.add_row("a checkpoint", f"every {milliseconds_text(times.interval_ms)}")
+    else:
+        waited, inside = milliseconds_text(times.waited_ms), times.read_ms + times.answer_ms
+        total = milliseconds_text(times.latency_ms)
+        table.add_row(
+            "a row",
+            f"{total}: {waited} before its epoch began, {milliseconds_text(inside)} in it",
+        )
+        parts = (
+            (times.read_ms, "reading"),
+            (times.answer_ms, "hosts and sink"),
+            (times.seal_ms, "seal"),
+            (times.between_ms, "until the next"),
+        )
+        shown = ", ".join(f"{milliseconds_text(ms)} {what}" for ms, what in parts)
+        table.add_row("an epoch", f"every {milliseconds_text(times.interval_ms)}: {shown}")
+    for work in times.works:
+        table.add_row(
+            "slowest host",
+            Text(
+                f"{work.host}: works {work.longest_ms:,.0f} ms on {work.records:,.0f} records; "
+                f"the mean of {work.step} is {work.mean_ms:,.0f} ms"
+            ),
+        )
+    table.add_row(
+        "state fetched", f"rows waited {times.fetch_ms:,.0f} ms for it, over all channels"
+    )
+    table.add_row("input", f"{counted(round(times.rows), 'row')}; backlog {answer['backlog']:,}")
+    title = f"where the time goes (means of the newest {counted(times.epochs, 'epoch')})"
+    return Group(Text(title, "bold"), table)
+
+
 def draw_policy(control: dict[str, Any]) -> Text:
     dry = (
         ("  dry run: decisions are shown, not carried out", "yellow") if control["dry_run"] else ""
@@ -118,7 +178,7 @@ def draw_hot_keys(control: dict[str, Any]) -> RenderableType | None:
 
 
 def sla_of(control: dict[str, Any]) -> SLA:
-    return SLA(control["sla"]["latency_ms"], control["sla"]["window_ms"])
+    return codec.from_plain(control["sla"], SLA)
 
 
 def draw_head(status: dict[str, Any]) -> Text:
@@ -147,7 +207,7 @@ def draw_hosts(answer: dict[str, Any]) -> Table:
         Column("host", style="cyan", overflow="fold"),
         *numbers("pid"),
         "slots",
-        *numbers("entries", "MB", "rows"),
+        *numbers("entries", "MB", "rows", "workers"),
         Column("to move here", style="yellow", overflow="fold"),
     )
     named = {host for p in placements for host in (p.host, p.home)}
@@ -162,10 +222,11 @@ def draw_hosts(answer: dict[str, Any]) -> Table:
             f"{seen['entries']:,}" if seen else "-",
             f"{seen['state_bytes'] / 1e6:,.1f}" if seen else "-",
             f"{seen['rows']:,}" if seen else "-",
+            f"{seen.get('workers', 1):,}" if seen else "-",
             slots_to_text(coming),
         )
     for courier, pid in sorted(answer["status"].get("couriers", {}).items()):
-        table.add_row(Text(courier), str(pid), "-", "-", "-", "-", "")
+        table.add_row(Text(courier), str(pid), "-", "-", "-", "-", "-", "")
     return table
 
 

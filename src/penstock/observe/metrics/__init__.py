@@ -1,0 +1,8 @@
+"""Metrics of a running query, for what people already run.
+
+catalog.py      the metrics: name, kind, unit, meaning, labels
+totals.py       their values, from the query's moments
+prometheus.py   the endpoint that Prometheus scrapes
+otel.py         metrics and traces for OpenTelemetry
+otlp.py         exporters for OpenTelemetry, where the application has none
+"""
