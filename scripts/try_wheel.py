@@ -39,8 +39,8 @@ def main() -> None:
         print(f"Installing {wheel.name} in an empty environment")
         venv.create(f"{folder}/env", with_pip=True)
         python = f"{folder}/env/bin/python"
-        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel)]
-        subprocess.run(pip, check=True, timeout=_LIMIT_S)
+        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, f"{wheel}[dashboard]"], check=True, timeout=_LIMIT_S)
         print("Running the README's first flow")
         flow = Path(folder, "flow.py")
         flow.write_text(first_flow((_ROOT / "README.md").read_text()))
