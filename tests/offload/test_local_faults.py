@@ -58,8 +58,9 @@ def some_rows(seed: int) -> list[Row]:
 
 def test_burst_workers_are_killed_and_stopped_in_the_middle(tmp_path: Path) -> None:
     totals: dict[str, int] = {}
-    access = Access("token")
-    started = LocalFunctions(at_most=3, keep_warm=3).start(FLOW, "run", access)
+    functions = LocalFunctions(at_most=3, keep_warm=3)
+    access = Access("token", functions=functions)
+    started = functions.start(FLOW, "run", access)
     by = Helped(FLOW, started.reach, seed=4, deadline_ms=600)
     by.chance = 1.0
     wrecker = Wrecker(started, times=6)

@@ -179,9 +179,9 @@ def test_large_output_comes_in_several_batches() -> None:
     assert pairs.tolist() == list(range(200_000))
 
 
-def test_partial_states_are_refused() -> None:
-    with pytest.raises(ProtocolError, match="'partials'"):
-        plan().operator(8, "step", "fail").apply("partials", [])
+def test_records_of_an_unknown_kind_are_refused() -> None:
+    with pytest.raises(ProtocolError, match="'sums'"):
+        plan().operator(8, "step", "fail").apply("sums", [])
 
 
 @pytest.mark.parametrize("bound", [Regular(), InWindow(tumbling("1s"), "at", "at")])

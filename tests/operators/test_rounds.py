@@ -33,6 +33,9 @@ from penstock.state.variables import collection_cells
 from tests.operators.join_trials import OneStream
 from tests.operators.trials import Row, bag, net
 from tests.operators.window_trials import AGGREGATES, SCHEMA, when
+from tests.trials.event_rows import CLICKS
+from tests.trials.own_aggregates import OWN
+from tests.trials.own_processors import Histogram
 
 EPOCHS = 4
 SLOTS = 8
@@ -153,6 +156,10 @@ CASES = {
         ),
         signed,
     ),
+    "own aggregates": Case(AggregatePlan(SCHEMA, ["k"], OWN), once=("k",)),
+    "own aggregates' changes": Case(
+        WindowPlan(SCHEMA, ["k"], OWN, hopping("20ms", "10ms"), "at", 5, "changes")
+    ),
     "tumbling": windowed(tumbling("10ms"), "close"),
     "tumbling late": windowed(tumbling("10ms"), "close", 12),
     "tumbling by day": windowed(tumbling("10ms", clock="processing"), "close", on=None),
@@ -171,6 +178,14 @@ CASES = {
     "left join ttl": joined("left", Regular(25)),
     "interval join": joined("left", Interval("at", "at", -3, 6)),
     "window join": joined("left", InWindow(tumbling("10ms"), "at", "at"), distinct=True),
+    "merging processor": Case(
+        ProcessPlan(CLICKS, ["k"], Histogram()),
+        lambda epochs: [
+            [{"k": int(row["k"][1:]), "g": 0, "v": row["v"] or 0, "ts": row["at"]} for row in some]
+            for some in epochs
+        ],
+        once=("k",),
+    ),
     "processor": Case(ProcessPlan(SCHEMA, ["k"], Everything())),
     "batches": Case(ProcessPlan(SCHEMA, ["k"], InBatches())),
 }

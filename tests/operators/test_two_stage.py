@@ -32,6 +32,7 @@ from penstock.operators.window.windows import hopping, session_window, tumbling
 from tests.operators.processors import SCHEMA as USERS
 from tests.operators.processors import Summed
 from tests.operators.trials import MISHAPS, Epoch, Stages, bag, run
+from tests.trials.own_aggregates import OWN
 
 SCHEMA = pa.schema(
     [
@@ -66,6 +67,9 @@ PLANS: dict[str, StepPlan] = {
     "with a sketch": AggregatePlan(SCHEMA, ["k", "v"], AGGREGATES | ABOUT),
     "global": AggregatePlan(SCHEMA, [], ABOUT),
     "of changes": AggregatePlan(CHANGES, ["k"], {"n": ps.count(), "total": ps.sum("v")}),
+    "own": AggregatePlan(SCHEMA, ["k"], {"n": ps.count(), **OWN}),
+    "own in windows": WindowPlan(SCHEMA, ["k"], OWN, hopping("9ms", "4ms"), "at", emit="changes"),
+    "own in sessions": WindowPlan(SCHEMA, ["k"], OWN, session_window("4ms"), "at"),
     "tumbling": windowed(tumbling("5ms")),
     "hopping": windowed(hopping("9ms", "4ms"), emit="changes"),
     "session": windowed(session_window("4ms")),
@@ -168,6 +172,7 @@ def one_hot_key() -> list[pa.RecordBatch]:
         (AggregatePlan(MANY, ["k"], ABOUT), PARTIALS, 1),
         (WindowPlan(MANY, ["k"], ABOUT, tumbling("1s"), "at"), PARTIALS, 1),
         (WindowPlan(MANY, ["k"], ABOUT, session_window("1s"), "at"), PARTIALS, 1),
+        (AggregatePlan(MANY, ["k"], OWN), PARTIALS, 1),
         (DistinctPlan(MANY, ["k"]), ROWS, 1),
         (TopPlan(MANY, ["k"], 4, "v, at"), ROWS, 4),
         (TopPlan(MANY, ["k"], 300, "v, at"), ROWS, 300),

@@ -3,7 +3,8 @@
 A place is a pair of int64, compared as a pair.
 
 - A row caused by a record has the record's place: its source partition, and its serial number among the
-  records that the partition's courier sent to the step, counted before they are split among hosts.
+  records that the partition's courier sent to the step, counted before they are split among hosts. In a flow
+  that is ordered by arrival: its arrival time, then these two in one number.
 - A row emitted once per epoch, at its end, has the first place of all records that touched its entry.
 - A row that fell due by time comes before all records, or after them when the input has ended. Such rows
   are ordered by time, then by the hash of the key.
@@ -35,8 +36,8 @@ AT_THE_END = _FAR
 _LATEST = 1 << 61
 """Greatest distance from 1970, in milliseconds, that places tell apart. Chosen so that due times of both
 signs never collide with partition numbers."""
-_PARTITIONS = (1 << 32) - 1
-"""Highest partition number."""
+_RECORDS = (1 << 61) - 1
+"""Highest partition number, or arrival time in nanoseconds since 1970, of a record."""
 _DENSE = 4
 """Range of serial numbers per row, up to which a counting sort is faster than a comparison sort."""
 _SMALL = (1 << 32) - 1
@@ -56,7 +57,8 @@ class Places:
     """
 
     major: Array
-    """Partition of the causing record (int64); for rows due by time, a number outside partition numbers."""
+    """Partition, or arrival time, of the causing record (int64); for rows due by time, a number outside of
+    those."""
     minor: Array
     """Serial number of the causing record (int64); for rows due by time, the hash of the key."""
 
@@ -103,7 +105,7 @@ class Places:
     @property
     def of_time(self) -> Array:
         """Mask (bool) of the rows that fell due by time and were not caused by a record."""
-        return (self.major < 0) | (self.major > _PARTITIONS)
+        return (self.major < 0) | (self.major > _RECORDS)
 
     @property
     def due_ms(self) -> Array:
@@ -209,6 +211,32 @@ def split_serial(
         return batches, None
     serials = np.concatenate([fixed_values(batch.column(SERIAL)) for batch in batches])
     return [_without(batch, 1) for batch in batches], Places.of_records(partition, serials)
+
+
+def by_arrival(
+    channels: Sequence[tuple[list[pa.RecordBatch], Places]], column: str
+) -> tuple[list[pa.RecordBatch], Places]:
+    """Merge the records of several partitions by the arrival times in a column, then by their places.
+
+    Records without an arrival time come first.
+
+    >>> rows = [pa.RecordBatch.from_pydict({"at": pa.array(at, pa.timestamp("us"))}) for at in ([5, 9], [7])]
+    >>> places = [Places.of_records(0, np.arange(2)), Places.of_records(1, np.arange(1))]
+    >>> batches, merged = by_arrival([([rows[0]], places[0]), ([rows[1]], places[1])], "at")
+    >>> [at.microsecond for at in batches[0].column("at").to_pylist()], merged.major.tolist()
+    ([5, 7, 9], [5000, 7000, 9000])
+    """
+    batches = [batch for some, _ in channels for batch in some if batch.num_rows]
+    if not batches:
+        return [], Places.none()
+    whole = pa.concat_batches(batches)
+    times = whole.column(column)
+    per_ns = {"s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}[times.type.unit]
+    at_ns = fixed_values(times.cast(pa.int64()).fill_null(0)) * per_ns
+    sent = Places.joined([places for _, places in channels if len(places)])
+    places = Places(np.clip(at_ns, 0, _RECORDS), (sent.major << 40) | sent.minor)
+    order = places.order()
+    return ([whole], places) if order is None else ([taken_rows(whole, order)], places.take(order))
 
 
 # -- rows on their way back

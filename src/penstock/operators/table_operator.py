@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import ProtocolError, overflow_in
+from penstock.errors import ProtocolError, in_step
 from penstock.operators.operator import PARTIALS, ROWS, Answer, EpochTime, StepPlan
 from penstock.operators.places import FirstPlaces, Places
 from penstock.state.arrays import Array, physical
@@ -42,6 +42,17 @@ def fits(schema: pa.Schema, wanted: pa.Schema) -> bool:
         return True
     types = dict(zip(schema.names, schema.types, strict=True))
     return all(field.name in types and _alike(types[field.name], field.type) for field in wanted)
+
+
+def rows_of_lists(lists: pa.Array, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows in a column of lists of structs. Raises ProtocolError if they are not of this schema."""
+    rows = pa.RecordBatch.from_struct_array(lists.flatten())
+    if not rows.schema.equals(schema):
+        raise ProtocolError(
+            f"nested rows have the columns {rows.schema.to_string()}",
+            hint="couriers and hosts must run the same flow and version of Penstock",
+        )
+    return rows
 
 
 def _alike(type: pa.DataType, wanted: pa.DataType) -> bool:
@@ -78,6 +89,7 @@ class TableOperator:
     kinds: ClassVar[tuple[str, ...]] = (ROWS,)
     """Kinds of channels that the step accepts."""
     divisible: bool = True
+    portable: bool = True
     wire: Mapping[str, pa.Schema] = {}
     """Kind of channel -> columns that its batches must have. Kinds without an entry are not checked."""
 
@@ -148,7 +160,7 @@ class TableOperator:
                     hint="couriers and hosts must run the same flow and version of Penstock",
                 )
             each = places.split(batches)
-        with whole_or_not(self.table), overflow_in(self.step_id):
+        with whole_or_not(self.table), in_step(self.step_id):
             return self._applied(kind, batches, each)
 
     def _applied(

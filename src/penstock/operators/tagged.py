@@ -110,6 +110,24 @@ class TaggedSchema:
         return parts
 
 
+class AllInputs:
+    """The rows of all inputs of a step as one stream: tagged if there are several inputs."""
+
+    schema: pa.Schema
+
+    def __init__(self, inputs: tuple[pa.Schema, ...]) -> None:
+        self._tagged = TaggedSchema(inputs) if len(inputs) > 1 else None
+        self.schema = inputs[0] if self._tagged is None else self._tagged.schema
+
+    def pack(self, input: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Put rows of one input into the stream."""
+        return batch if self._tagged is None else self._tagged.pack(input, batch)
+
+    def unpack(self, batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
+        """Split a batch of the stream into (input, rows) pairs."""
+        return [(0, batch)] if self._tagged is None else self._tagged.unpack(batch)
+
+
 def _some(batch: pa.RecordBatch, rows: Array) -> pa.RecordBatch:
     first, last = int(rows[0]), int(rows[-1])
     if last - first + 1 == len(rows):

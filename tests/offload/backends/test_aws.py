@@ -14,10 +14,11 @@ from penstock.errors import FlowError, SettingError
 from penstock.offload.backends.aws import handler
 from penstock.offload.backends.aws.backend import LambdaFunctions, LambdaInvoker, request_limit
 from penstock.offload.backends.aws.handler import Handler
-from penstock.offload.backends.aws.package import flow_named, package
 from penstock.offload.backends.backend import Failure, WorkerFailed
-from penstock.offload.backends.messages import WorkerAnswer
+from penstock.offload.backends.messages import Requests, WorkerAnswer
+from penstock.offload.backends.package import flow_named, package
 from penstock.offload.backends.worker import BurstWorker
+from penstock.operators.operator import PARTIALS, EpochTime
 from penstock.wire.access import Access
 from tests.offload.backends import flows
 from tests.offload.backends.flows import counting, doubled, request, slow_or_wrong
@@ -156,6 +157,28 @@ def test_a_packed_flow_runs_from_the_archive_alone(tmp_path: Path) -> None:
     [partials] = got.batches
     assert partials.column("sum(v)").to_pylist() == [10, 4]
     assert (tmp_path / "kernels" / "compiled").exists()  # where Lambda lets it write
+
+
+def test_a_packed_flow_has_the_users_aggregates_and_processors(tmp_path: Path) -> None:
+    archive, folder = tmp_path / "functions.zip", tmp_path / "task"
+    flow = flows.users()
+    package(flow, archive, [flows.__name__])
+    with zipfile.ZipFile(archive) as opened:
+        opened.extractall(folder)
+    product, longest, join = flow.keyed
+    some = flows.rows(("a", 3), ("b", 2), ("a", 4))
+    tagged = [join.plan.all_inputs.pack(input, some) for input in (0, 1)]
+    start = lambda: Unpacked(folder, str(tmp_path / "kernels"))  # noqa: E731
+    with LambdaStandIn("flow", start) as stand_in:
+        way, got = invoker(stand_in), {}
+        for step, batches in ((product, [some]), (longest, [some]), (join, tagged)):
+            asked = Requests.of(flow, [step], EpochTime(0, 0), step.id).one(0, batches)
+            answer = WorkerAnswer.from_bytes(way.invoke(asked.to_bytes(), 120_000), asked)
+            got[step.id] = [row for batch in answer.batches for row in batch.to_pylist()]
+            assert answer.kind == PARTIALS
+    assert [row["aggregator(product) value"] for row in got["product"]] == [12, 2]
+    assert [row["most.v"] for row in got["longest"]] == [4, 2]
+    assert [len(row["__bag"]) for row in got["pairs"]] == [2, 1, 2, 1]
 
 
 def test_a_flow_is_found_by_name() -> None:

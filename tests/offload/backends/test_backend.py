@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
+import threading
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 
+import cloudpickle
 import pytest
 
 from penstock import errors
 from penstock.offload.backends.aws.backend import LambdaFunctions
 from penstock.offload.backends.aws.handler import Handler
 from penstock.offload.backends.backend import (
-    INVOKERS,
     Backend,
     BurstWorkers,
     Failure,
     Invoker,
     WorkerFailed,
+    checked,
     invoker_at,
-    reach_text,
 )
+from penstock.offload.backends.http.backend import HttpFunctions
 from penstock.offload.backends.local.backend import LocalFunctions
 from penstock.offload.backends.messages import WorkerAnswer
 from penstock.offload.backends.worker import BurstWorker
 from penstock.wire.access import Access
+from tests.examples import FOLDER
 from tests.offload.backends.flows import counting, request, slow_or_wrong
+from tests.offload.backends.http_platform import Platform
 from tests.offload.backends.lambda_stand_in import InProcess, LambdaStandIn
 from tests.offload.backends.waiting import until
 
@@ -39,6 +45,7 @@ AT_MOST = 3
 
 @dataclass
 class Place:
+    access: Access
     started: BurstWorkers
     invoker: Invoker
 
@@ -57,6 +64,15 @@ def backend_of(name: str) -> Iterator[Backend]:
     if name == "local":
         yield LocalFunctions(at_most=AT_MOST)
         return
+    if name == "http":
+        with Platform(FLOW, "key", AT_MOST) as platform:
+            yield HttpFunctions(platform.url, "key", at_most=AT_MOST)
+        return
+    if name == "own":
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(FOLDER)
+            yield importlib.import_module("own_functions").SocketFunctions(AT_MOST)
+        return
     with (
         pytest.MonkeyPatch.context() as patch,
         LambdaStandIn("flow", lambda: InProcess(Handler(BurstWorker(FLOW))), AT_MOST) as stand_in,
@@ -66,14 +82,19 @@ def backend_of(name: str) -> Iterator[Backend]:
         yield LambdaFunctions("flow", "eu-central-1", stand_in.url, AT_MOST)
 
 
-@pytest.fixture(scope="module", params=["local", "lambda"])
+@pytest.fixture(scope="module", params=["local", "lambda", "http", "own"])
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     with ExitStack() as stack:
-        backend = pickle.loads(pickle.dumps(stack.enter_context(backend_of(request.param))))
+        backend = stack.enter_context(backend_of(request.param))
+        checked(backend)
         assert backend.at_most == AT_MOST
         started = backend.start(FLOW, "run", Access("token"))
         stack.callback(started.stop)
-        yield Place(started, invoker_at(started.reach, Access("token")))
+        # a courier gets a copy, inside the function that Spark ships
+        shipped = pickle.loads(cloudpickle.dumps(Access("token", functions=backend)))
+        invoker = invoker_at(started.reach, shipped)
+        stack.callback(invoker.close)
+        yield Place(shipped, started, invoker)
 
 
 def test_a_burst_worker_answers(place: Place) -> None:
@@ -83,7 +104,7 @@ def test_a_burst_worker_answers(place: Place) -> None:
 
 def test_the_reach_text_is_one_line_and_makes_the_invoker(place: Place) -> None:
     text = place.started.reach
-    assert invoker_at(text, Access("token")) is place.invoker
+    assert invoker_at(text, place.access) is place.invoker
     assert "\n" not in text
 
 
@@ -127,11 +148,12 @@ def test_usage_is_counted(place: Place) -> None:
     assert (after[0] - before[0], after[1] - before[1]) == (2, 1)
     assert 0.2 <= after[2] - before[2] < 2.0
     assert after[3] - before[3] > 0.2 * 1769 / 1024 * 0.0000166667
-    assert place.started.used().cold_starts >= 1
 
 
 def test_warm_burst_workers_are_started_ahead(place: Place) -> None:
     place.started.warm(AT_MOST)
+    if type(place.started).__name__ == "SocketWorkers":
+        return  # its threads need no start
     until(lambda: place.started.used().cold_starts >= AT_MOST)
 
 
@@ -142,34 +164,22 @@ def test_an_error_says_how_it_failed_wherever_it_is_read() -> None:
         assert (again.failure, str(again)) == ("throttled", "busy")
 
 
-def test_backends_of_unknown_kind_are_refused() -> None:
-    with pytest.raises(errors.ProtocolError, match="unknown kind of functions in a plan: 'other'"):
-        invoker_at('{"kind": "other"}', Access("token"))
+def test_a_courier_without_a_backend_says_so() -> None:
+    with pytest.raises(errors.ProtocolError, match="this courier has no backend"):
+        invoker_at("somewhere", Access("token"))
 
 
-class Echo:
-    """An invoker without burst workers: it answers with its own arguments."""
-
-    def __init__(self, access: Access, answer: str) -> None:
-        self._answer = answer.encode()
-
-    def invoke(self, request: bytes, timeout_ms: int) -> bytes:
-        return self._answer
-
-    def close(self) -> None: ...
-
-
-def test_another_backend_is_one_entry() -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(INVOKERS, "echo", f"{__name__}:Echo")
-        assert (
-            invoker_at(reach_text("echo", answer="rows"), Access("token")).invoke(b"", 1_000)
-            == b"rows"
-        )
+def test_an_object_without_the_interface_is_refused() -> None:
+    with pytest.raises(errors.SettingError, match="has no connect"):
+        checked(SimpleNamespace(at_most=1, price=0, speed=1, start_ms=0, start=print))
+    lock = SimpleNamespace(**vars(LocalFunctions()), start=print, connect=threading.Lock())
+    with pytest.raises(errors.SettingError, match="cannot be sent to couriers"):
+        checked(lock)
 
 
 def test_invokers_of_old_runs_are_closed() -> None:
-    texts = [reach_text("local", location=f"grpc://127.0.0.1:{port}") for port in range(1, 20)]
-    made = {text: weakref.ref(invoker_at(text, Access("token"))) for text in texts}
-    assert invoker_at(texts[-1], Access("token")) is made[texts[-1]]()
+    texts = [f"grpc://127.0.0.1:{port} run" for port in range(1, 20)]
+    access = Access("token", functions=LocalFunctions())
+    made = {text: weakref.ref(invoker_at(text, access)) for text in texts}
+    assert invoker_at(texts[-1], access) is made[texts[-1]]()
     assert sum(invoker() is not None for invoker in made.values()) <= 8

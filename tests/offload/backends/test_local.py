@@ -33,6 +33,7 @@ from tests.offload.backends.flows import counting, doubled, request, rows, slow_
 from tests.offload.backends.waiting import until
 
 FLOW = counting(slow_or_wrong)
+ACCESS = Access("token", functions=LocalFunctions())
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def while_busy(
 ) -> Future[bytes]:
     """An invocation that is in progress in a burst worker."""
     body = request(FLOW, ("slow", 60_000)).to_bytes()
-    under_way = threads.submit(invoker_at(started.reach, Access("token")).invoke, body, timeout_ms)
+    under_way = threads.submit(invoker_at(started.reach, ACCESS).invoke, body, timeout_ms)
     until(lambda: busy(started))
     return under_way
 
@@ -64,9 +65,7 @@ def test_a_burst_worker_that_is_killed_in_the_middle(started: LocalWorkers) -> N
         with pytest.raises(WorkerFailed, match="a burst worker died") as raised:
             under_way.result(10)
     assert raised.value.failure == "failed"
-    assert invoker_at(started.reach, Access("token")).invoke(
-        request(FLOW, ("a", 1)).to_bytes(), 10_000
-    )
+    assert invoker_at(started.reach, ACCESS).invoke(request(FLOW, ("a", 1)).to_bytes(), 10_000)
 
 
 def test_a_burst_worker_that_hangs_is_ended(started: LocalWorkers) -> None:
@@ -78,13 +77,11 @@ def test_a_burst_worker_that_hangs_is_ended(started: LocalWorkers) -> None:
             under_way.result(10)
     assert raised.value.failure == "timeout"
     until(lambda: not psutil.pid_exists(hung))
-    assert invoker_at(started.reach, Access("token")).invoke(
-        request(FLOW, ("a", 1)).to_bytes(), 10_000
-    )
+    assert invoker_at(started.reach, ACCESS).invoke(request(FLOW, ("a", 1)).to_bytes(), 10_000)
 
 
 def test_without_requests_there_are_no_burst_workers(started: LocalWorkers) -> None:
-    invoker_at(started.reach, Access("token")).invoke(request(FLOW, ("a", 1)).to_bytes(), 10_000)
+    invoker_at(started.reach, ACCESS).invoke(request(FLOW, ("a", 1)).to_bytes(), 10_000)
     assert started.up()
     until(lambda: not started.up())
 
@@ -95,15 +92,13 @@ def test_large_requests_and_answers(started: LocalWorkers) -> None:
     asked = type(asked)(asked.id, asked.steps, asked.time, asked.flow, (many,))
     body = asked.to_bytes()
     assert len(body) > 10 << 20
-    got = WorkerAnswer.from_bytes(
-        invoker_at(started.reach, Access("token")).invoke(body, 30_000), asked
-    )
+    got = WorkerAnswer.from_bytes(invoker_at(started.reach, ACCESS).invoke(body, 30_000), asked)
     assert sum(batch.num_rows for batch in got.batches) == 30_000
 
 
 def test_a_stopped_service_leaves_no_connection_and_reports_its_usage() -> None:
     stopped = LocalFunctions(at_most=1).start(FLOW, "run", Access("token"))
-    invoker_at(stopped.reach, Access("token")).invoke(request(FLOW, ("a", 1)).to_bytes(), 10_000)
+    invoker_at(stopped.reach, ACCESS).invoke(request(FLOW, ("a", 1)).to_bytes(), 10_000)
     stopped.stop()
     stopped.stop()
     stopped.warm(1)
@@ -125,7 +120,7 @@ def test_burst_workers_have_the_configured_speed_and_start_time() -> None:
         flow, "run", Access("token"), faults=(Fault("burst.work", Pace(500.0), hits=()),)
     )
     try:
-        invoker = invoker_at(started.reach, Access("token"))
+        invoker = invoker_at(started.reach, ACCESS)
         body = request(flow, *([("a", 1)] * 100)).to_bytes()
         times = []
         for _ in range(2):
@@ -144,7 +139,7 @@ def test_burst_workers_have_the_configured_speed_and_start_time() -> None:
 
 def test_a_service_that_dies_fails_its_requests_and_nothing_else() -> None:
     started = LocalFunctions(keep_warm=1).start(FLOW, "run", Access("token"))
-    invoker, body = invoker_at(started.reach, Access("token")), request(FLOW, ("a", 1)).to_bytes()
+    invoker, body = invoker_at(started.reach, ACCESS), request(FLOW, ("a", 1)).to_bytes()
     invoker.invoke(body, 10_000)
     used = started.used()
     family = psutil.Process(started._process.pid).children(recursive=True)
@@ -178,7 +173,6 @@ def test_all_end_with_the_driver_however_it_ends(tmp_path: Path) -> None:
     driver.write_text(
         textwrap.dedent("""
         import threading, time
-        from penstock.offload.backends.backend import invoker_at
         from penstock.offload.backends.local.backend import LocalFunctions
         from tests.offload.backends.flows import counting, request, slow_or_wrong
         from penstock.wire.access import Access
@@ -186,7 +180,7 @@ def test_all_end_with_the_driver_however_it_ends(tmp_path: Path) -> None:
         flow = counting(slow_or_wrong)
         started = LocalFunctions(keep_warm=2).start(flow, "run", Access("token"))
         body = request(flow, ("slow", 600_000)).to_bytes()
-        invoker = invoker_at(started.reach, Access("token"))
+        invoker = LocalFunctions().connect(started.reach, Access("token"))
         threading.Thread(target=invoker.invoke, args=(body, 600_000)).start()
         while sorted(started.up().values()) != ["busy", "idle"]:
             time.sleep(0.01)
@@ -229,7 +223,7 @@ def test_couriers_on_other_machines_use_the_address_of_the_driver() -> None:
     try:
         assert "grpc://127.0.0.2:" in started.reach
         asked = request(FLOW, ("a", 1))
-        answer = invoker_at(started.reach, Access("token")).invoke(asked.to_bytes(), 20_000)
+        answer = invoker_at(started.reach, ACCESS).invoke(asked.to_bytes(), 20_000)
         assert WorkerAnswer.from_bytes(answer, asked).batches
     finally:
         started.stop()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -11,10 +13,13 @@ import pytest
 from penstock.offload.backends.backend import WorkerFailed
 from penstock.offload.backends.messages import Request, Requests, WorkerAnswer, cut_evenly
 from penstock.offload.backends.worker import BurstWorker
+from penstock.offload.courier.health import Health
+from penstock.offload.courier.profile import Profiled, Profiler
 from penstock.offload.courier.questions import Invocations
 from penstock.operators.operator import EpochTime
 from penstock.wire.report import Usage
-from tests.offload.backends.flows import counting, doubled, rows
+from tests.offload.backends.flows import counting, doubled, request, rows
+from tests.offload.backends.waiting import until
 
 FLOW = counting(doubled)
 WORK = BurstWorker(FLOW)
@@ -125,6 +130,74 @@ def test_every_kind_of_failure_is_counted() -> None:
     made = dict(invocations.finished())
     assert [number for number in sorted(made) if made[number] is not None] == [5]
     assert invocations.failures == {"throttled": 1, "failed": 4, "too_large": 1}
+
+
+def test_burst_workers_that_hang_cost_one_deadline_until_a_probe_is_answered() -> None:
+    well, health = threading.Event(), Health()
+
+    def does(number: int, request: bytes) -> bytes:
+        well.wait(20)
+        return WORK.answer(request)
+
+    workers = Asked(does)
+    first = Invocations(workers, asked(2), total, 2, 300, health)
+    assert [result for _, result in first.finished()] == [None, None]
+    assert first.wait_ms >= 300
+    for _ in range(3):  # other segments, tasks and epochs of the same process
+        later = Invocations(workers, asked(2), total, 2, 2_000, health)
+        assert [result for _, result in later.finished()] == [None, None]
+        assert later.wait_ms < 1_000
+        assert later.failures == {"timeout": 2}
+    until(lambda: len(workers.timeouts) == 3)  # two requests, and one probe
+    well.set()
+    until(lambda: not health.hung)
+    again = Invocations(workers, asked(2), total, 2, 10_000, health)
+    assert None not in dict(again.finished()).values()
+
+
+def test_one_burst_worker_that_hangs_does_not_stop_the_others() -> None:
+    over, health = threading.Event(), Health()
+
+    def does(number: int, request: bytes) -> bytes:
+        if number == 0:
+            over.wait(10)
+        return WORK.answer(request)
+
+    for _ in range(2):
+        made = dict(Invocations(Asked(does), asked(3), total, 3, 300, health).finished())
+        assert [number for number, result in made.items() if result is None] == [0]
+    over.set()
+
+
+def test_an_answered_request_is_done_again_now_and_then_to_compare_both_sides() -> None:
+    now, cpu = [0.0], itertools.count(0.0, 0.004)
+    profiler = Profiler(lambda: now[0], lambda: next(cpu))
+    [request] = asked(1)
+    for at in (0.0, 1.0, 40.0):
+        now[0] = at
+        profiler.note(FLOW, "count-2", request.to_bytes(), worker_ms=8.0)
+        profiler.run()
+    profiled = profiler.taken("count-2")
+    assert profiled.here_ms == pytest.approx(8.0)
+    assert profiled.workers_ms == 16.0
+    assert profiler.taken("count-2") == profiler.taken("other") == Profiled()
+
+
+def test_an_answer_says_how_much_cpu_it_took() -> None:
+    def busy(batch: pa.RecordBatch) -> pa.RecordBatch:
+        until_s = time.thread_time() + 0.02
+        while time.thread_time() < until_s:
+            pass
+        return batch
+
+    flow = counting(busy)
+    sent = request(flow, ("a", 1))
+    plain, slow = (
+        WorkerAnswer.from_bytes(BurstWorker(flow, speed).answer(sent.to_bytes()), sent)
+        for speed in (1.0, 0.5)
+    )
+    assert 20 <= plain.cpu_ms < 30
+    assert 40 <= slow.cpu_ms < 60
 
 
 @pytest.mark.parametrize("parts", [1, 3, 12, 50])

@@ -21,11 +21,14 @@ from penstock.operators.window.windows import session_window, tumbling
 from penstock.plan.steps import FlowPlan, KeyedStep, MapStep, SourcePlan, Step
 from tests.operators.processors import SCHEMA as USERS
 from tests.operators.processors import Summed
+from tests.trials.event_rows import CLICKS
+from tests.trials.own_processors import Histogram
 
 BID = pa.schema([("auction", pa.int64()), ("at", pa.timestamp("us"))])
 COUNTED = AggregatePlan(BID, ["auction"], {"n": count()})
 JOINED = JoinPlan(BID, BID, (("auction", "auction"),), "inner", Regular())
 SUMMED = ProcessPlan(USERS, ["user"], Summed())
+MERGED = ProcessPlan(CLICKS, ["k"], Histogram())
 SOURCE = SourcePlan(BID)
 
 
@@ -94,13 +97,14 @@ def test_keyed_steps_in_a_row_read_merged_rows() -> None:
     )
 
 
-def test_a_join_is_not_offloaded_but_steps_before_it_are() -> None:
+def test_a_join_is_offloaded_apart_from_the_steps_before_it() -> None:
     plan = flow_of(mapped("a", 0), keyed("j", 2, 1, plan=JOINED), keyed("k", 3), sources=2)
     assert list(map(summary, segments(plan))) == [
         (["a"], None, ""),
-        ([], "j", "its state does not merge"),
+        ([], "j", ""),
         ([], "k", ""),
     ]
+    assert not segments(plan)[1].by_slot
     assert edges(plan) == {
         "source-1 -> router a",
         "router a -> a",
@@ -108,8 +112,11 @@ def test_a_join_is_not_offloaded_but_steps_before_it_are() -> None:
         "a => router j",
         "transient a => router j",
         "router j -> j",
-        "source-2 => j",
-        "j => router k",
+        "router j -> transient j",
+        "source-2 => router j",
+        "j -> merge j",
+        "transient j => merge j",
+        "merge j => router k",
         "router k -> k",
         "router k -> transient k",
         "k -> merge k",
@@ -124,21 +131,39 @@ def test_a_processor_alone_leaves_the_flow_as_it_was() -> None:
     assert summary(segments(plan)[0]) == ([], "p", "its state does not merge")
 
 
+def test_stateless_work_before_a_processor_is_offloaded_without_it() -> None:
+    steps = (MapStep("a", len, USERS, USERS), keyed("p", plan=SUMMED))
+    plan = FlowPlan((SourcePlan(USERS),), steps)
+    assert list(map(summary, segments(plan))) == [
+        (["a"], None, ""),
+        ([], "p", "its state does not merge"),
+    ]
+    assert {"transient a => router p", "router p -> p"} <= edges(plan)
+
+
+def test_a_processor_that_merges_is_offloaded_with_the_steps_before_it() -> None:
+    steps = (MapStep("a", len, CLICKS, CLICKS), keyed("p", plan=MERGED))
+    plan = FlowPlan((SourcePlan(CLICKS),), steps)
+    assert list(map(summary, segments(plan))) == [(["a"], "p", "")]
+
+
 def test_a_stateless_step_with_two_readers_runs_once_for_both() -> None:
     plan = flow_of(mapped("a", 0), mapped("b", 1), keyed("k", 2), keyed("j", 3, 1, plan=JOINED))
     assert list(map(summary, segments(plan))) == [
         (["a"], None, ""),
         (["b"], "k", ""),
-        ([], "j", "its state does not merge"),
+        ([], "j", ""),
     ]
     assert [segment.reads for segment in segments(plan)] == [(0,), (1,), (3, 1)]
-    assert {"transient a -> router b", "transient a => router j", "merge k => j"} <= edges(plan)
+    assert {"transient a -> router b", "transient a => router j", "merge k => router j"} <= edges(
+        plan
+    )
     assert "transient a -> transient b" not in edges(plan)
 
 
 def test_a_join_of_a_stream_with_itself() -> None:
     plan = flow_of(mapped("a", 0), keyed("j", 1, 1, plan=JOINED))
-    assert list(map(summary, segments(plan)))[1] == ([], "j", "its state does not merge")
+    assert list(map(summary, segments(plan)))[1] == ([], "j", "")
     assert [str(node) for node in rewritten(plan).nodes].count("router j") == 1
 
 

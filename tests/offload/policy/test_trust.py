@@ -43,3 +43,10 @@ def test_each_pause_is_longer_until_burst_workers_answer() -> None:
         now_ms += 100.0
     assert trust.at(now_ms + 1_000.0)
     assert not trust.at(now_ms + 900.0)
+
+
+def test_one_epoch_is_enough_if_burst_workers_hang() -> None:
+    trust = Trust()
+    assert trust.note(0.0, 100, 80, hung=True)
+    assert not trust.at(500.0)
+    assert not Trust().note(0.0, 100, 20, hung=True)  # only a few of them

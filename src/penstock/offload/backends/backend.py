@@ -4,33 +4,32 @@
     BurstWorkers  the driver's handle of the burst workers of one run
     Invoker       a courier's connection to them
 
-The driver starts a backend's burst workers for a flow. Couriers get a text without secrets in the plan of
-each epoch, and `invoker_at` makes an `Invoker` of it. A burst worker gets the bytes of a request and returns
-those of an answer (see `messages`). It knows no host and no other burst worker, and accepts no connections.
+Any object with the interface of `Backend` can be one, whichever module defines it. The driver starts its
+burst workers for a flow. Couriers get a text without secrets in the plan of each epoch. They also get the
+backend itself, pickled inside the function that Spark ships, and it makes an `Invoker` of the text. A burst
+worker gets the bytes of a request and returns those of an answer (see `messages` and `worker`). It knows no
+host and no other burst worker.
+
+    driver   backend.start(flow, ...)           ──► BurstWorkers, and their `reach` text
+    courier  backend.connect(reach, access)     ──► Invoker.invoke(request) ──► answer
+    worker   BurstWorker(flow).answer(request)  ──► answer
 """
 
 from __future__ import annotations
 
-import json
-import pkgutil
 import threading
 from typing import TYPE_CHECKING, Literal, Protocol
 
+import cloudpickle
+
 from penstock.control.elastic import WorkerTerms
-from penstock.errors import PenstockError, ProtocolError
+from penstock.errors import PenstockError, ProtocolError, SettingError
 from penstock.faults import Fault
 from penstock.wire.access import Access
 from penstock.wire.report import Usage
 
 if TYPE_CHECKING:
     from penstock.plan.steps import FlowPlan
-
-INVOKERS = {
-    "local": "penstock.offload.backends.local.backend:LocalInvoker",
-    "lambda": "penstock.offload.backends.aws.backend:LambdaInvoker",
-}
-"""Kind of backend -> its `Invoker` class, imported when first needed. It is called with the run's access and
-the facts of a reach text. A new backend adds an entry here."""
 
 Failure = Literal["failed", "timeout", "throttled", "too_large"]
 
@@ -77,7 +76,8 @@ class BurstWorkers(Protocol):
 
     @property
     def reach(self) -> str:
-        """Text by which couriers connect to them with `invoker_at`."""
+        """Text for `Backend.connect`, without secrets. Each start has its own: couriers keep one invoker for
+        each text."""
         ...
 
     def warm(self, count: int) -> None:
@@ -98,13 +98,45 @@ class BurstWorkers(Protocol):
 
 
 class Backend(WorkerTerms, Protocol):
-    """Settings of the place where burst workers run. Picklable."""
+    """Settings of the place where burst workers run. Cloudpickle must be able to pickle it: it travels to
+    couriers like a function of the user, so its modules must be there too. Its credentials travel with it.
+    """
 
     def start(
         self, flow: FlowPlan, run_id: str, access: Access, faults: tuple[Fault, ...] = ()
     ) -> BurstWorkers:
-        """Start burst workers. Called in the driver. `faults` are for burst workers on this machine."""
+        """Start burst workers. Called in the driver, in a thread of its own, so it may take its time.
+        `faults` are for burst workers on this machine.
+
+        Raises an error if they cannot run this flow. The query then goes on without them.
+        """
         ...
+
+    def connect(self, reach: str, access: Access) -> Invoker:
+        """Connect to the burst workers with this reach text. Called in couriers, once per process and text.
+        `access` has the token and the certificates of the run."""
+        ...
+
+
+_INTERFACE = ("at_most", "price", "speed", "start_ms", "start", "connect")
+
+
+def checked(functions: object) -> None:
+    """Raise an error if an object cannot be used as a `Backend`."""
+    kind = type(functions).__name__
+    if missing := [name for name in _INTERFACE if not hasattr(functions, name)]:
+        raise SettingError(
+            f"functions={kind}(...) has no {', '.join(missing)}",
+            hint="use ps.LocalFunctions, ps.HttpFunctions or ps.LambdaFunctions, or a class with all of "
+            "penstock.offload.backends.backend.Backend",
+        )
+    try:
+        cloudpickle.dumps(functions)
+    except Exception as failed:
+        raise SettingError(
+            f"functions={kind}(...) cannot be sent to couriers: {failed}",
+            hint="keep connections, locks and threads out of it, and make them in start and connect",
+        ) from failed
 
 
 _lock = threading.Lock()
@@ -114,22 +146,18 @@ _KEPT = 8
 """Most invokers that a Python worker keeps. The least recently used is closed first."""
 
 
-def reach_text(kind: str, **facts: object) -> str:
-    """The text from which `invoker_at` makes an `Invoker` of this kind with these arguments."""
-    return json.dumps({"kind": kind} | facts)
-
-
 def invoker_at(reach: str, access: Access) -> Invoker:
-    """The invoker that a reach text describes. It is made once per process, with the access of its run."""
+    """The invoker of a reach text. It is made once per process, by the backend that came with the access."""
     with _lock:
         if reach in _invokers:
             _invokers[reach] = _invokers.pop(reach)  # most recently used
         else:
-            facts = json.loads(reach)
-            kind = facts.pop("kind", None)
-            if kind not in INVOKERS:
-                raise ProtocolError(f"unknown kind of functions in a plan: {kind!r}")
-            _invokers[reach] = pkgutil.resolve_name(INVOKERS[kind])(access=access, **facts)
+            backend: Backend | None = access.functions
+            if backend is None:
+                raise ProtocolError(
+                    "a plan names functions, but this courier has no backend for them"
+                )
+            _invokers[reach] = backend.connect(reach, access)
             if len(_invokers) > _KEPT:
                 _invokers.pop(next(iter(_invokers))).close()
         return _invokers[reach]

@@ -1,8 +1,8 @@
 """Requests to burst workers and their answers: Arrow streams with a JSON head in the schema.
 
-A request has rows as they enter a segment, and names the steps to run on them, the epoch's time and
-the flow. An answer has the output of a two-stage sender for these rows. Rows that were too late for the
-keyed step follow in a separate stream, in the form in which the step reads them.
+A request has rows as they enter a segment (those of a join's two inputs are tagged), and names the steps to
+run on them, the epoch's time and the flow. An answer has the partial states of these rows. Rows that were too
+late for the keyed step follow in a separate stream, in the form in which the step reads them.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class _AnswerHead:
     kind: str
     late: bool
     """Whether a stream of late rows follows."""
+    cpu_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -82,13 +83,15 @@ class WorkerAnswer:
     batches: tuple[pa.RecordBatch, ...] = ()
     late: tuple[pa.RecordBatch, ...] = ()
     """Rows behind the keyed step's watermark."""
+    cpu_ms: float = 0.0
+    """CPU milliseconds of the burst worker for this request, on a whole core; 0 if unknown."""
 
     def outgoing(self, plan: StepPlan) -> Iterator[Outgoing]:
         """The batches, ready to be sent to the hosts of the segment's keyed step."""
         return (Outgoing(batch, plan.sent_keys(batch).hashes) for batch in self.batches)
 
     def to_bytes(self) -> bytes:
-        sent = _stream(self.batches, _AnswerHead(self.id, self.kind, bool(self.late)))
+        sent = _stream(self.batches, _AnswerHead(self.id, self.kind, bool(self.late), self.cpu_ms))
         return sent + _stream(self.late, {}) if self.late else sent
 
     @staticmethod
@@ -102,7 +105,7 @@ class WorkerAnswer:
             raise WorkerFailed(f"a burst worker's answer cannot be read: {error}") from error
         if head.id != request.id:
             raise WorkerFailed(f"request {request.id} got the answer to {head.id}")
-        return WorkerAnswer(head.id, head.kind, batches, late)
+        return WorkerAnswer(head.id, head.kind, batches, late, head.cpu_ms)
 
 
 @dataclass(frozen=True)
@@ -189,7 +192,7 @@ def flow_mark(flow: FlowPlan) -> str:
     if known is not None:
         return known
     steps = [
-        [step.id, str(step.plan), *_columns(step.output)]
+        [step.id, *_plan_marks(step.plan), *_columns(step.output)]
         if isinstance(step, KeyedStep)
         else [step.id, code_mark(step.function), *_columns(step.output)]
         for step in flow.steps
@@ -199,6 +202,11 @@ def flow_mark(flow: FlowPlan) -> str:
     mark = hashlib.sha256(json.dumps([release, sources, steps]).encode()).hexdigest()[:16]
     object.__setattr__(flow, _MARK, mark)
     return mark
+
+
+def _plan_marks(plan: StepPlan) -> list[str]:
+    """What a sender's work depends on: the step, the columns of its key or time, and user code."""
+    return [str(plan), str(getattr(plan, "on", "")), *map(code_mark, plan.code)]
 
 
 def _columns(schema: pa.Schema) -> list[str]:

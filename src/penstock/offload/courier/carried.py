@@ -10,17 +10,19 @@ import pyarrow as pa
 from penstock.exchange.tally import Tally
 from penstock.plan.steps import KeyedStep
 from penstock.state.arrays import Array
-from penstock.state.keys.codec import slots_of
+from penstock.state.keys.slot_map import SlotMap
 from penstock.wire.report import Counts, HotKeyCount
 
 
 class CarriedTally(Tally):
     """A tally that remembers the hash of every record, so that offloaded rows can be added."""
 
-    def __init__(self, step: KeyedStep, watched: tuple[int, ...] = ()) -> None:
-        super().__init__(step, watched)
+    def __init__(
+        self, step: KeyedStep, watched: tuple[int, ...] = (), slots: SlotMap | None = None
+    ) -> None:
+        super().__init__(step, watched, slots)
         self._hashes: list[Array] = [np.zeros(0, np.uint64)]
-        self._growth = np.ones(step.slots)
+        self._growth = np.ones(len(self.counts))
         """Ratio, for each slot, of records including offloaded ones to records sent."""
 
     def note(self, batch: pa.RecordBatch, hashes: Array) -> Array:
@@ -71,7 +73,7 @@ class CarriedTally(Tally):
         """Records by slot: those sent, and one for each key that was only offloaded."""
         own, counts = np.unique(np.concatenate(self._hashes), return_counts=True)
         others = np.setdiff1d(np.concatenate(made._hashes), own)
-        slots = slots_of(np.concatenate([own, others]), len(self.counts))
+        slots = self._slots.of(np.concatenate([own, others]))
         records = np.append(counts, np.ones(len(others), np.int64))
         return np.bincount(slots, records, len(self.counts)).astype(np.int64)
 

@@ -34,25 +34,39 @@ class BurstRoad(HostRoad):
         self, delivery: Delivery, number: int, step: KeyedStep, questions: Questions
     ) -> None:
         super().__init__(delivery, number, step)
-        self._tally: CarriedTally = CarriedTally(step, self._routes.watched)
+        slots = self._routes.routes.slots
+        self._tally: CarriedTally = CarriedTally(step, self._routes.watched, slots)
         reflex = questions.offload.reflex
         self._reflex = reflex and reflex.of(delivery.task.partition, delivery.plan.partitions)
-        self.router = Router(questions.segment, questions.offload, self._reflex)
-        """Sets rows aside: before the segment's stateless steps, if it has any."""
+        self._routers = [
+            Router(questions.segment, questions.offload, self._reflex, slots=slots)
+            for _ in self.reads
+        ]
+        """Set rows of each input aside: before the segment's stateless steps, if it has any."""
         self._questions, self._maker = questions, Maker(questions.segment)
         self._asked: Invocations[Made] | None = None
         self._routed: Routed | None = None
 
+    @property
+    def router(self) -> Router:
+        """The router of the first input."""
+        return self._routers[0]
+
     def send(self, inputs: Sequence[Batches]) -> None:
-        (rows,) = inputs
-        kind = self._send([self._stays(self._delivery.work.fit(self._step, 0, rows))])
+        work, step = self._delivery.work, self._step
+        kind = self._send(
+            [self._stays(n, work.fit(step, n, rows)) for n, rows in enumerate(inputs)]
+        )
         self._end(kind, alone=self._asked is None)
-        router, combined = self.router, kind == PARTIALS
+        kept, carried = (
+            sum(getattr(router, count) for router in self._routers) for count in ("kept", "carried")
+        )
+        combined = kind == PARTIALS
         if self._asked is not None:
             made = self._send_made(self._asked)
-            self._tally.add_carried(router.kept, router.carried, router.by_slot, made, combined)
+            self._tally.add_carried(kept, carried, self.router.by_slot, made, combined)
         if self._reflex is not None:
-            self._routed = Routed(router.kept + router.carried, combined)
+            self._routed = Routed(kept + carried, combined)
 
     def tell(self, seen: Seen) -> Seen:
         seen = self._questions.tell(super().tell(seen))
@@ -60,27 +74,36 @@ class BurstRoad(HostRoad):
             return seen
         return replace(seen, routed=seen.routed | {self._step.id: self._routed})
 
-    def _stays(self, rows: Batches) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that go to hosts directly. After the last, send the others to burst workers."""
-        yield from rows if self._questions.segment.maps else self.router.through(rows)
+    def _stays(self, input: int, rows: Batches) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of an input that go to hosts directly. After those of the last input, send the
+        others to burst workers."""
+        routers, inputs = self._routers, self._step.plan.all_inputs
+        yield from rows if self._questions.segment.maps else routers[input].through(rows)
+        if input < len(routers) - 1:
+            return
         at_once = self._questions.at_once
         if self._reflex is not None:
-            at_once = max(at_once, self._reflex.at_once(self.router.carried))
+            at_once = max(at_once, self._reflex.at_once(sum(r.carried for r in routers)))
         # Rows are set aside by their content, so that a retried task does the same.
-        parts = cut_evenly(self.router.by_key(), at_once)
+        aside = [
+            inputs.pack(n, batch)
+            for n, router in enumerate(routers)
+            for batch in (router.by_key() if len(routers) == 1 else router.aside)
+        ]
+        parts = cut_evenly(aside, at_once)
         if parts:
             _ = self._maker.kind  # computed now, before other threads use it
             self._asked = self._questions.ask(parts, self._maker.taken)
 
     def _send_made(self, asked: Invocations[Made]) -> CarriedTally:
         """Wait for burst workers, and send the partial states to the hosts. Returns their tally."""
-        tally = CarriedTally(self._step)
+        tally = CarriedTally(self._step, slots=self._routes.routes.slots)
         channels = self._open(self._delivery.channels(self._routes, 1))
         work = self._delivery.work
         for _, made in self._questions.settled(
             asked, lambda request: self._maker.alone(request, work)
         ):
-            work.late(self._step, [(0, rows) for rows in made.late])
+            work.late(self._step, made.late)
             for outgoing in made.sent:
                 channels.send(outgoing, tally)
         channels.end(self._maker.kind, self._delivery.input.whole_rows)

@@ -21,8 +21,8 @@ class Made:
 
     sent: list[Outgoing]
     """Records for the hosts."""
-    late: tuple[pa.RecordBatch, ...] = ()
-    """Late rows that a burst worker has set aside."""
+    late: tuple[tuple[int, pa.RecordBatch], ...] = ()
+    """Late rows that a burst worker has set aside, as (input, rows) pairs."""
 
 
 class Maker:
@@ -43,19 +43,25 @@ class Maker:
         if answer.batches and answer.kind != kind:
             raise ProtocolError(f"a burst worker returned {answer.kind} instead of {kind}")
         sent, late = _columns(answer.batches), _columns(answer.late)
-        if (columns and sent - {columns}) or late - {tuple(plan.inputs[0].names)}:
+        if (columns and sent - {columns}) or late - {tuple(plan.all_inputs.schema.names)}:
             raise ProtocolError(
                 f"a burst worker returned columns that step {self.step.id} does not have"
             )
-        return Made(list(answer.outgoing(plan)), answer.late)
+        late_rows = (part for batch in answer.late for part in plan.all_inputs.unpack(batch))
+        return Made(list(answer.outgoing(plan)), tuple(late_rows))
 
     def alone(self, request: Request, work: StepWork) -> Made:
         """Make the result of a request in the courier, without a burst worker."""
         step, rows = self.step, iter(request.batches)
         for before in self._maps:
             rows = work.mapped(before, rows)
+        inputs: list[list[pa.RecordBatch]] = [[] for _ in step.plan.inputs]
+        for batch in rows:
+            for input, part in step.plan.all_inputs.unpack(batch):
+                inputs[input].append(part)
         sent: list[Outgoing] = []
-        work.send(step, self._sender(request.time), [work.fit(step, 0, rows)], sent.append)
+        fit = [work.fit(step, input, some) for input, some in enumerate(inputs)]
+        work.send(step, self._sender(request.time), fit, sent.append)
         return Made(sent)
 
     @cached_property
@@ -69,7 +75,7 @@ class Maker:
         return kind, tuple(sent[0].batch.schema.names) if sent else ()
 
     def _sender(self, time: EpochTime) -> Sender:
-        return self.step.plan.sender(time, two_stage=True)
+        return self.step.plan.partial_sender(time)
 
 
 def _columns(batches: Iterable[pa.RecordBatch]) -> set[tuple[str, ...]]:

@@ -7,8 +7,9 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Generic, TypeVar
 
 import pyarrow as pa
@@ -17,8 +18,10 @@ from penstock.courier.delivery import Delivery
 from penstock.faults import point
 from penstock.offload.backends.backend import Invoker, WorkerFailed, invoker_at
 from penstock.offload.backends.messages import Request, Requests, WorkerAnswer
+from penstock.offload.courier.health import Health, health_at
+from penstock.offload.courier.profile import profiler
 from penstock.offload.plan.segments import Segment
-from penstock.operators.operator import EpochTime
+from penstock.operators.operator import EpochTime, host_records
 from penstock.plan.epoch import Offload
 from penstock.wire.access import Access
 from penstock.wire.report import Offloaded, Seen, Usage
@@ -27,6 +30,8 @@ Taken = TypeVar("Taken")
 """The courier's result of an answer."""
 Outcome = tuple[Taken, int] | WorkerFailed
 """The result of an answer and its number of records, or the reason why there is none."""
+Profile = Callable[[bytes, float], None]
+"""Called with an answered request and the CPU milliseconds of its burst worker."""
 
 
 class Questions:
@@ -70,7 +75,11 @@ class Questions:
         requests = Requests.of(self._delivery.flow, self.segment.steps, self.time, name)
         invoker = self._invoker
         asked = requests.cut(parts, invoker.request_limit)
-        return Invocations(invoker, asked, take, len(parts), self.offload.deadline_ms)
+        profile = partial(profiler.note, self._delivery.flow, self.segment.id)
+        deadline_ms = self.offload.deadline_ms
+        reach = self._delivery.plan.reach or ""
+        health = health_at(reach)
+        return Invocations(invoker, asked, take, len(parts), deadline_ms, health, profile)
 
     def settled(
         self, invocations: Invocations[Taken], alone: Callable[[Request], Taken]
@@ -87,6 +96,8 @@ class Questions:
                 taken = alone(asked[number])
             made[number] = taken
         point("courier.offloaded", **self._where)
+        profiler.run()
+        profiled = profiler.taken(self.segment.id)
         self._facts.append(
             Offloaded(
                 self.segment.id,
@@ -95,6 +106,8 @@ class Questions:
                 invocations=len(asked),
                 failures=dict(invocations.failures),
                 returned=returned,
+                here_ms=profiled.here_ms,
+                workers_ms=profiled.workers_ms,
                 wait_ms=invocations.wait_ms,
             )
         )
@@ -129,13 +142,17 @@ class Invocations(Generic[Taken]):
         take: Callable[[WorkerAnswer], Taken],
         at_most: int,
         deadline_ms: int,
+        health: Health | None = None,
+        profile: Profile = lambda body, cpu_ms: None,
     ) -> None:
+        """`profile` is called with answered requests and their CPU milliseconds, after `take`."""
+        self._health, self._profile = health or Health(), profile
         self.failures: Counter[str] = Counter()
         """Reason -> number of requests without an answer."""
         self.wait_ms = 0
         """Milliseconds from the first request until the last answer or the deadline."""
         self.records = 0
-        """Number of records in the answers."""
+        """Cost of the answers for hosts, in records."""
         self.asked = asked
         self._invoker, self._take = invoker, take
         self._began = time.monotonic()
@@ -168,6 +185,7 @@ class Invocations(Generic[Taken]):
         self._over = True
         if left:
             self._note_time()
+            self._health.missed(self._began)
             self.failures["timeout"] += len(left)
         for number in sorted(left):
             yield number, None
@@ -181,8 +199,9 @@ class Invocations(Generic[Taken]):
                 number = self._next.popleft()
             except IndexError:
                 return
-            outcome = invoked(self._invoker, self.asked[number], self._until, self._take)
-            self._outcomes.put((number, outcome))
+            call = Call(self._invoker, self.asked[number], self._until, self._health)
+            self._outcomes.put((number, call.outcome(self._take)))
+            call.profiled(self._profile)
 
 
 def reached(reach: str, access: Access) -> Invoker:
@@ -194,22 +213,46 @@ def reached(reach: str, access: Access) -> Invoker:
         return _Unreachable(failed)
 
 
-def invoked(
-    invoker: Invoker, request: Request, until: float, take: Callable[[WorkerAnswer], Taken]
-) -> Outcome[Taken]:
-    """Invoke a burst worker, until a time on the monotonic clock. Never raises."""
-    left_ms = int((until - time.monotonic()) * 1000)
-    if left_ms < 1:
-        return WorkerFailed("no burst worker was free in time", failure="timeout")
-    try:
-        body = invoker.invoke(request.to_bytes(), left_ms)
-        answer = WorkerAnswer.from_bytes(body, request)
-        return take(answer), sum(batch.num_rows for batch in answer.batches)
-    except WorkerFailed as failed:
-        return failed
-    except Exception as broken:
-        # whatever the error is, the courier can do the rows itself
-        return WorkerFailed(f"an invocation failed: {type(broken).__name__}: {broken}")
+class Call:
+    """One request to a burst worker, until a time on the monotonic clock."""
+
+    def __init__(self, invoker: Invoker, request: Request, until: float, health: Health) -> None:
+        self._invoker, self._request, self._until = invoker, request, until
+        self._health = health
+        self._body, self._cpu_ms = b"", 0.0
+
+    def outcome(self, take: Callable[[WorkerAnswer], Taken]) -> Outcome[Taken]:
+        """Invoke a burst worker, and wait for its answer. Never raises."""
+        began = time.monotonic()
+        left_ms = int((self._until - began) * 1000)
+        if left_ms < 1:
+            return WorkerFailed("no burst worker was free in time", failure="timeout")
+        try:
+            self._body = self._request.to_bytes()
+            if self._health.hung:
+                self._health.probe(self._invoker, self._body)
+                return WorkerFailed(
+                    "burst workers hang, and a probe is under way", failure="timeout"
+                )
+            body = self._invoker.invoke(self._body, left_ms)
+            self._health.answered()
+            answer = WorkerAnswer.from_bytes(body, self._request)
+            taken = take(answer)
+            self._cpu_ms = answer.cpu_ms
+            return taken, sum(map(host_records, answer.batches))
+        except WorkerFailed as failed:
+            if failed.failure == "timeout":
+                self._health.missed(began)
+            return failed
+        except Exception as broken:
+            # whatever the error is, the courier can do the rows itself
+            return WorkerFailed(f"an invocation failed: {type(broken).__name__}: {broken}")
+
+    def profiled(self, profile: Profile) -> None:
+        """Profile an answered request. Never raises: the rows are done already."""
+        if self._cpu_ms > 0:
+            with suppress(Exception):
+                profile(self._body, self._cpu_ms)
 
 
 class _Unreachable:

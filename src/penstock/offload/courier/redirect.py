@@ -24,13 +24,16 @@ from penstock.errors import ProtocolError
 from penstock.exchange.step_work import StepWork
 from penstock.offload.backends.backend import Invoker, WorkerFailed
 from penstock.offload.backends.messages import Request, Requests, cut_evenly
+from penstock.offload.courier.health import Health, health_at
 from penstock.offload.courier.partials import Made, Maker
-from penstock.offload.courier.questions import Outcome, invoked, reached
+from penstock.offload.courier.profile import profiler
+from penstock.offload.courier.questions import Call, Outcome, reached
 from penstock.offload.courier.router import Router, by_key
 from penstock.offload.plan.segments import Segment
 from penstock.operators.operator import EpochTime
 from penstock.plan.epoch import Offload
 from penstock.plan.steps import FlowPlan
+from penstock.state.keys.slot_map import SlotMap
 from penstock.wire.access import Access
 from penstock.wire.report import Counts, Offloaded, Usage
 
@@ -93,7 +96,8 @@ class Settled(NamedTuple):
 class Parted(NamedTuple):
     """A chunk's rows, split into those that stay and those that were set aside."""
 
-    stays: Sequence[pa.RecordBatch] = ()
+    stays: Sequence[list[pa.RecordBatch]] = ()
+    """The rows of each input that stay."""
     carried: int = 0
     """Number of rows that were set aside."""
     by_slot: Counts | None = None
@@ -139,12 +143,16 @@ class Redirect:
         courier: int,
         couriers: int,
         put: Callable[[Returned], None],
+        slots: SlotMap | None = None,
     ) -> None:
+        """`slots` are those of the step in this run; without them, no slot is split."""
         self._flow, self._segment, self._maker = flow, segment, Maker(segment)
+        self._slots = slots or SlotMap(self._maker.step.slots)
         self._access = access
         self._name, self._courier, self._couriers, self._put = name, courier, couriers, put
         self._offload: Offload | None = None
         self._invoker: Invoker | None = None
+        self._health = Health()
         self._at_once = 0
         """Number of burst workers that this courier may keep busy."""
         self._busy = 0
@@ -179,27 +187,40 @@ class Redirect:
             )
         _ = self._maker.kind  # computed now, before other threads use it
         self._offload, self._invoker = offload, reached(reach, self._access)
+        self._health = health_at(reach)
         self._at_once = offload.at_once(self._courier, self._couriers)
         if self._at_once and offload.reflex is not None:
             most = offload.reflex.of(self._courier, self._couriers).workers
             self._at_once = max(self._at_once, most)
 
     def part(
-        self, chunk: int, rows: pa.RecordBatch, time: EpochTime, surplus: float, now: float
+        self,
+        chunk: int,
+        inputs: Sequence[Sequence[pa.RecordBatch]],
+        time: EpochTime,
+        surplus: float,
+        now: float,
     ) -> Parted:
         """Set rows of a chunk aside by the shares in force, but at least the fraction `surplus` of all."""
-        offload = self._offload
+        offload, stream = self._offload, self._maker.step.plan.all_inputs
         if offload is None or not self._at_once or not (surplus or offload.shares.any()):
-            return Parted([rows])
-        router = Router(self._segment, offload, first=self._came)
-        self._came += rows.num_rows
-        router.raise_shares(surplus)
-        stays = router.stays(rows)
-        if router.carried:
+            return Parted([list(some) for some in inputs])
+        stays: list[list[pa.RecordBatch]] = []
+        aside: list[pa.RecordBatch] = []
+        carried, by_slot = 0, None
+        for input, batches in enumerate(inputs):
+            router = Router(self._segment, offload, first=self._came, slots=self._slots)
+            router.raise_shares(surplus)
+            kept = [router.stays(batch) for batch in batches]
+            stays.append([batch for batch in kept if batch.num_rows])
+            aside += [stream.pack(input, batch) for batch in router.aside]
+            carried, by_slot = carried + router.carried, router.by_slot
+            self._came += router.kept + router.carried
+        if carried:
             until = now + offload.deadline_ms / 1000
-            self._aside.append(_Aside(chunk, router.aside, router.by_slot, time, now, until))
-            self._facts.rows += router.carried
-        return Parted([stays] if stays.num_rows else [], router.carried, router.by_slot)
+            self._aside.append(_Aside(chunk, aside, by_slot, time, now, until))
+            self._facts.rows += carried
+        return Parted(stays, carried, by_slot)
 
     @property
     def outstanding(self) -> bool:
@@ -247,13 +268,17 @@ class Redirect:
         self._row_s += _SMOOTH * (took_s / max(errand.request.rows, 1) - self._row_s)
         self._facts.records += records
         yield self._settled(errand, made)
+        profiler.run()
 
     def overdue(self, now: float, work: StepWork) -> Iterator[Settled]:
         """Settle errands that are past their deadline, in the courier."""
         if self._aside and self._aside[0].until <= now:
             self._gather(1, now, False)
         for id in [id for id, errand in self._errands.items() if errand.of.until <= now]:
-            yield self._alone(self._errands.pop(id), "timeout", work)
+            errand = self._errands.pop(id)
+            if errand.asked_at < now:  # else no burst worker was free, and none was asked
+                self._health.missed(errand.asked_at)
+            yield self._alone(errand, "timeout", work)
 
     def report(self) -> tuple[Offloaded | None, Usage]:
         """Counts of offloaded rows, and usage of burst workers, since the last call."""
@@ -261,7 +286,7 @@ class Redirect:
         used = Usage() if self._invoker is None else self._invoker.taken()
         if not facts.rows:
             return None, used
-        wait_ms = round(1000 * facts.wait_s)
+        profiled = profiler.taken(self._segment.id)
         return Offloaded(
             self._segment.id,
             rows=facts.rows,
@@ -269,7 +294,9 @@ class Redirect:
             invocations=facts.invocations,
             failures=dict(facts.failures),
             returned=facts.returned,
-            wait_ms=wait_ms,
+            here_ms=profiled.here_ms,
+            workers_ms=profiled.workers_ms,
+            wait_ms=round(1000 * facts.wait_s),
         ), used
 
     def close(self) -> None:
@@ -292,7 +319,7 @@ class Redirect:
         chunks = tuple(chunk.chunk for chunk in aside)
         counts = sum(
             (chunk.by_slot for chunk in aside if chunk.by_slot is not None),
-            start=np.zeros(self._maker.step.slots, np.int64),
+            start=np.zeros(self._slots.count, np.int64),
         )
         gathered = Gathered(chunks, len(requests), time.watermark_ms, until, counts)
         for request in requests:
@@ -300,12 +327,13 @@ class Redirect:
             if asks:
                 self._facts.invocations += 1
                 self._busy += 1
-                self._askers.do(partial(self._ask, self._invoker, errand))
+                self._askers.do(partial(self._ask, self._invoker, self._health, errand))
 
-    def _ask(self, invoker: Invoker, errand: Errand) -> None:
+    def _ask(self, invoker: Invoker, health: Health, errand: Errand) -> None:
         """Make the request. Called in a separate thread."""
-        outcome = invoked(invoker, errand.request, errand.of.until, self._maker.taken)
-        self._put(Returned(self._segment.id, errand, outcome))
+        call = Call(invoker, errand.request, errand.of.until, health)
+        self._put(Returned(self._segment.id, errand, call.outcome(self._maker.taken)))
+        call.profiled(partial(profiler.note, self._flow, self._segment.id))
 
     def _alone(self, errand: Errand, failure: str, work: StepWork) -> Settled:
         self._facts.failures[failure] += 1

@@ -26,8 +26,9 @@ from penstock.state.arrays import (
     physical,
     valid_mask,
 )
-from penstock.state.keys.codec import KeyCodec, byte_keys, slots_of
+from penstock.state.keys.codec import KeyCodec, byte_keys
 from penstock.state.keys.encoding import is_text, text_blob
+from penstock.state.keys.slot_map import SlotMap
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """Golden ratio of 2**64: its multiples are spread evenly."""
@@ -61,9 +62,10 @@ class Router:
         offload: Offload,
         reflex: Reflex | None = None,
         first: int | None = None,
+        slots: SlotMap | None = None,
     ) -> None:
         """`reflex` is that of the task. `first` is the number of the next row if rows are picked by number;
-        None if they are picked by content."""
+        None if they are picked by content. `slots` are those of the routes; without them, none is split."""
         self.aside: list[pa.RecordBatch] = []
         self.kept = self.carried = 0
         """Number of rows that stayed, and that were set aside."""
@@ -77,8 +79,9 @@ class Router:
         self._codec = _codec(segment) if segment.by_slot or segment.whole_keys else None
         if segment.by_slot:
             assert segment.keyed is not None
-            self._shares = np.broadcast_to(offload.shares, (segment.keyed.slots,))
-            self.by_slot = np.zeros(segment.keyed.slots, np.int64)
+            self._slots = slots or SlotMap(segment.keyed.slots)
+            self._shares = _shares(offload.shares, self._slots)
+            self.by_slot = np.zeros(self._slots.count, np.int64)
         else:
             self._shares = np.array([np.mean(offload.shares)])
 
@@ -139,7 +142,7 @@ class Router:
             everywhere: Array = chances < self._shares[0]
             return everywhere
         assert hashes is not None
-        slots = slots_of(hashes, len(self._shares))
+        slots = self._slots.of(hashes)
         picked: Array = chances < self._shares[slots]
         self.by_slot += np.bincount(slots[picked], minlength=len(self.by_slot))
         return picked
@@ -152,6 +155,13 @@ class Router:
         # without a usable column, the input of a task must come in the same order each time
         first = self._first + self.kept + self.carried
         return np.arange(first, first + batch.num_rows, dtype=np.uint64)
+
+
+def _shares(shares: Array, slots: SlotMap) -> Array:
+    """The share of each slot. A slot that was split since the decision has the share of its hash slot."""
+    if len(shares) != slots.count and len(shares) >= slots.hashed > 1:
+        return shares[slots.parents]
+    return np.broadcast_to(shares, (slots.count,))
 
 
 def by_key(batches: list[pa.RecordBatch], names: Sequence[str]) -> list[pa.RecordBatch]:

@@ -28,7 +28,7 @@ class SegmentRoad(Road):
         self._timed = segment.id in delivery.plan.timed
         self.report_when = "answered" if self._timed else "never"
         self._came = self._done = 0
-        self._useful_s = 0.0
+        self._useful_s = self._cpu_s = 0.0
 
     def send(self, inputs: Sequence[Batches]) -> None:
         (self._rows,) = inputs
@@ -41,18 +41,23 @@ class SegmentRoad(Road):
     def tell(self, seen: Seen) -> Seen:
         if not self._timed:
             return seen
-        work = MapWork(self._came, self._done, round(self._useful_s * 1000, 1))
+        work = MapWork(
+            *(self._came, self._done),
+            *(round(seconds * 1000, 1) for seconds in (self._useful_s, self._cpu_s)),
+        )
         return replace(seen, maps=seen.maps | {self._segment.id: work})
 
     def _made(self, batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
         """Run the steps on rows, in the courier."""
         rows, began = sum(batch.num_rows for batch in batches), time.perf_counter()
+        cpu_began = time.thread_time()
         made = iter(batches)
         for step in self._segment.maps:
             made = self._delivery.work.mapped(step, made)
         output = list(made)
         self._done += rows
         self._useful_s += time.perf_counter() - began
+        self._cpu_s += time.thread_time() - cpu_began
         return output
 
 

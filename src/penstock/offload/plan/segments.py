@@ -24,7 +24,7 @@ class Segment:
     maps: tuple[MapStep, ...]
     keyed: KeyedStep | None
     reads: tuple[int, ...]
-    """Numbers of its input streams: one, if the segment can be offloaded."""
+    """Numbers of its input streams: one, or two for a join."""
     gives: int
     """Number of its last step's output stream."""
     reason: str = ""
@@ -46,8 +46,9 @@ class Segment:
     @property
     def by_slot(self) -> bool:
         """Whether the slots of rows are known where rows leave for burst workers. They are not before
-        stateless steps, which may change the key, nor if the slot depends on a row's window."""
-        if self.keyed is None or self.maps:
+        stateless steps, which may change the key, nor if the slot depends on a row's window. For joins they
+        are not used."""
+        if self.keyed is None or self.maps or len(self.reads) > 1:
             return False
         plan = self.keyed.plan
         return set(plan.codec.schema.names) <= set(plan.inputs[0].names)
@@ -77,7 +78,7 @@ def segments(plan: FlowPlan) -> tuple[Segment, ...]:
         whole_keys = keyed is not None and by_arrival(keyed.plan)
         # One invocation runs a step together with the stateless steps that only it reads. Not if keys
         # must stay whole: rows that leave before a stateless step have no key yet.
-        alone = reason or whole_keys or readers[streams[0]] > 1
+        alone = reason or whole_keys or len(streams) > 1 or readers[streams[0]] > 1
         before = None if alone else by_output.get(streams[0])
         if before is not None and before.keyed is None and before.offloadable:
             del by_output[before.gives]
@@ -98,7 +99,7 @@ def live_segment(segment: Segment) -> Segment:
     why = segment.reason
     if segment.whole_keys and not why:
         why = "its output depends on the order of arrival"
-    if CHANGE in segment.keyed.plan.inputs[0].names and not why:
+    if any(CHANGE in input.names for input in segment.keyed.plan.inputs) and not why:
         why = "it reads changes, which must stay in order"
     return replace(segment, maps=(), reason=why)
 
@@ -117,8 +118,8 @@ def _why_whole(plan: FlowPlan, number: int) -> str:
         return "all steps run in one host"
     if isinstance(step, MapStep):
         return ""
-    if not step.plan.merges:
+    if not step.plan.offloads:
         return "its state does not merge"
-    if len(plan.reads(number)) > 1:
+    if len(plan.reads(number)) > len(step.plan.inputs):
         return "it reads more than one stream"
     return "its output is in the order of arrival" if plan.ordered else ""

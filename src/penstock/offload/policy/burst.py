@@ -116,7 +116,8 @@ class Trust:
     """Tracks how many rows burst workers leave unanswered. Callers pass the time.
 
     If burst workers do not answer for most of their rows in two epochs in a row, they get no rows for a
-    while. The pause doubles each time that they fail again after it.
+    while. One epoch is enough if they hang: then it has waited for them until the deadline. The pause doubles
+    each time that they fail again after it.
 
     >>> trust = Trust()
     >>> for second in range(3):
@@ -133,8 +134,9 @@ class Trust:
         self._pause_ms = _FIRST_PAUSE_MS
         self._until_ms = float("-inf")
 
-    def note(self, now_ms: float, rows: int, returned: int) -> bool:
+    def note(self, now_ms: float, rows: int, returned: int, hung: bool = False) -> bool:
         """Add an epoch: the rows for burst workers, and how many of them were returned without an answer.
+        `hung` says whether most of these missed their deadline.
 
         Returns whether burst workers lost trust in this epoch.
         """
@@ -143,7 +145,7 @@ class Trust:
         if 2 * returned <= rows:
             self._bad, self._pause_ms = 0, _FIRST_PAUSE_MS
             return False
-        self._bad += 1
+        self._bad += _IN_A_ROW if hung else 1
         if self._bad < _IN_A_ROW:
             return False
         self._bad = _IN_A_ROW - 1  # after the pause, one bad epoch is enough

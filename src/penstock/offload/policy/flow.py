@@ -149,7 +149,9 @@ class FlowOffload:
         self._last, now_ms = event, event.now_ms
         carried = offloaded_by_segment(event.seen)
         returned = sum(part.returned for part in carried.values())
-        lost = self._trust.note(now_ms, sum(part.rows for part in carried.values()), returned)
+        timeouts = sum(part.failures.get("timeout", 0) for part in carried.values())
+        hung = 2 * timeouts > sum(part.invocations for part in carried.values())
+        lost = self._trust.note(now_ms, sum(part.rows for part in carried.values()), returned, hung)
         for step, reflexes in self._reflexes.items():
             rows, records, combined = _came(step, event.seen)
             if len(rows) == event.partitions:
@@ -157,6 +159,8 @@ class FlowOffload:
         if self.trouble(now_ms, event.aid.reachable):
             return lost
         for step, part in carried.items():
+            if step in self.offloaders:
+                self.offloaders[step].profiled(part.here_ms, part.workers_ms)
             if step in event.steps and step in in_force:
                 # a live courier counts each row for burst workers as a record
                 spared = part.rows if self._live else self._spared(step, in_force[step])
@@ -208,10 +212,10 @@ class FlowOffload:
             reflex = reflexes.reflex(vitals, limits, bounds.time, found.merge)
         if reflex is None and not found.carries:
             return None
-        deadline_ms = float(bounds.sla.latency_ms)
+        deadline_ms = bounds.whole_ms
         served = service_rates(vitals)
         if served is not None and found.carries:
-            capacity = found.workers * offloader.settings.speed * float(served.mean())
+            capacity = found.workers * offloader.speed * float(served.mean())
             rows = found.redirected * self._rows_each.get(step, 1.0)
             deadline_ms = max(deadline_ms, _GENEROUS * ahead.gap_ms * rows / capacity)
         shares = found.shares

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -18,6 +18,8 @@ from penstock.model import HostId
 
 _MEMORY_MS = 60_000.0
 """Time constant of averages of stable figures, in milliseconds."""
+_LEAST_CPU = 0.2
+"""CPU load below which it says little: a process spends some on heartbeats, whatever its records cost."""
 _UNEVEN = 2.0
 """Ratio of two neighbouring intervals above which no parabola is fitted through both."""
 
@@ -36,6 +38,27 @@ class Observation:
     """Records per second that the host processes when it is always busy."""
     load: Floats
     """Rate that the host really gets, over its capacity: the fraction of time it is busy, if below 1."""
+    by_cpu: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))
+    """Whether a host's measured CPU load was taken for equation 2."""
+
+
+def load_of(vitals: Vitals, working: Floats) -> tuple[Floats, Flags]:
+    """Load of each host for equation 2, and whether it is its measured CPU load.
+
+    CPU counts where it is the larger of the two: a process also spends it on the network and on memory. Where
+    hosts wait while they work, or share their cores with others, working time is the larger one.
+
+    >>> from dataclasses import replace
+    >>> from penstock.model import StepId
+    >>> vitals = Vitals.even(StepId("sum"), [1.0, 1.0, 1.0], hosts=3, service_rate=9.0)
+    >>> measured = replace(vitals, cpu=np.array([0.7, 0.1, np.nan]))
+    >>> [part.tolist() for part in load_of(measured, np.full(3, 0.5))]
+    [[0.7, 0.5, 0.5], [True, False, False]]
+    """
+    if vitals.cpu is None:
+        return working, np.zeros(len(working), np.bool_)
+    by_cpu = vitals.cpu >= np.maximum(working, _LEAST_CPU)  # false for nan
+    return np.where(by_cpu, np.minimum(vitals.cpu, 1.0), working), by_cpu
 
 
 class Stable:

@@ -26,6 +26,7 @@ from penstock.offload.policy.observe import (
     Runs,
     Stable,
     bound_part,
+    load_of,
     plausible,
 )
 from penstock.offload.policy.shares import (
@@ -41,6 +42,10 @@ _LONGEST_GAP_MS = 30_000.0
 _MOMENT_MS = 1.0
 _PARTIALS_DECAY = 1 / 8
 """Weight of the newest measurement of partial states per row."""
+_PROFILE_DECAY = 1 / 2
+"""Weight of the newest profile of burst workers' speed."""
+_SLOWEST, _FASTEST = 0.05, 20.0
+"""Limits of the measured speed of a burst worker, relative to a host."""
 _SAME = 0.02
 """Smallest change of a share that is applied."""
 _MOST_NAMED = 3
@@ -88,6 +93,8 @@ class Offloader:
         """Time since which a host has been above the target, in milliseconds."""
         self._limits = self.settings
         """Settings with load limits that fit the current latency bound."""
+        self._speed: float | None = None
+        """Measured speed of burst workers relative to hosts; None before the first profile."""
         self._level = 0.0
         """Load that the last shares leave hosts and burst workers with."""
         self._now = Offloading(np.zeros(0), 0, 0)
@@ -98,6 +105,24 @@ class Offloader:
         than are ready. If none is ready, those that could be started count."""
         ready = self._ready.at(self._time_ms, self._limits)
         return replace(self._limits, at_most=ready or self._limits.at_most)
+
+    @property
+    def speed(self) -> float:
+        """Speed of a burst worker relative to a host: measured, or assumed before that."""
+        return self.settings.speed if self._speed is None else self._speed
+
+    def profiled(self, here_ms: float, workers_ms: float) -> None:
+        """Add CPU milliseconds of the same requests on a host's machine and on burst workers.
+
+        >>> offloader = Offloader(OffloadSettings(speed=1.0))
+        >>> offloader.profiled(3.0, 6.0)
+        >>> offloader.speed
+        0.5
+        """
+        if here_ms <= 0 or workers_ms <= 0:
+            return
+        speed, old = min(max(here_ms / workers_ms, _SLOWEST), _FASTEST), self._speed
+        self._speed = speed if old is None else old + _PROFILE_DECAY * (speed - old)
 
     @property
     def merge(self) -> float:
@@ -117,8 +142,8 @@ class Offloader:
 
     def steer(self, settings: OffloadSettings) -> None:
         """Use other settings from the next decision on."""
-        self.settings = self._limits = settings
-        self._burst.settings = settings
+        self.settings = self._burst.settings = settings
+        self._limits = replace(settings, speed=self.speed)
 
     def let_go(self, now_ms: float) -> None:
         """Stop using burst workers now, whatever was decided."""
@@ -142,8 +167,9 @@ class Offloader:
         soon = same and 0 <= gap_ms < self.settings.apart_ms
         if served is None or not vitals.valid or soon:
             return replace(self._now, reasons=())
-        self._rate, window_ms = vitals.rate, float(bounds.sla.window_ms)
-        self._time_ms, self._limits = now_ms, self.settings.within(bound_part(vitals, bounds))
+        self._rate, window_ms = vitals.rate, float(bounds.window_ms)
+        within = self.settings.within(bound_part(vitals, bounds))
+        self._time_ms, self._limits = now_ms, replace(within, speed=self.speed)
         self._gaps_ms = (self._gaps_ms[1], gap_ms)
         self._notice_moves(vitals, gap_ms)
         vitals = self._calm.of(replace(vitals, now_ms=now_ms), window_ms, bool(self._relieved))
@@ -169,6 +195,10 @@ class Offloader:
             backlog=float(backlog.sum()),
             load=float((_kept(vitals, self._now) / seen.capacity).max()),
             load_without=float((seen.rate / seen.capacity).max()),
+            by_cpu=bool(seen.by_cpu.any()),
+            cpu=_highest(vitals.cpu),
+            speed=self.speed,
+            speed_measured=self._speed is not None,
         )
         self._ready.keep(now_ms, self._now.warm)
         self._follow_burst(seen, spent, window_ms)
@@ -188,9 +218,10 @@ class Offloader:
     def _observe(self, vitals: Vitals, served: Floats, part: float) -> Observation:
         """Observe the hosts under the shares in force, and remember the rates of stable ones."""
         settings, now, hosts, rate = self._limits, self._now, vitals.hosts, vitals.host_rate
-        alone, useful = ~_flags(hosts, self._relieved), rate / served
-        stable = alone & (useful <= settings.high * part)
-        self._stable.note(vitals.now_ms, hosts, rate, useful, stable)
+        alone = ~_flags(hosts, self._relieved)
+        load, by_cpu = load_of(vitals, rate / served)
+        stable = alone & (load <= settings.high * part)
+        self._stable.note(vitals.now_ms, hosts, rate, load, stable)
         # Once hosts are being added, this policy and the switch must use the same capacity.
         capacity = part * (served if now.lasts else self._stable.per_core(hosts, served))
         kept = _kept(vitals, now)
@@ -199,7 +230,9 @@ class Offloader:
         if redirected > 0:
             by_workers = now.workers * settings.speed * float(capacity.mean()) / redirected
             throughput = np.where(alone, throughput, np.minimum(throughput, rate * by_workers))
-        return Observation(vitals.now_ms, hosts, rate, throughput, capacity, kept / capacity)
+        return Observation(
+            vitals.now_ms, hosts, rate, throughput, capacity, kept / capacity, by_cpu & alone
+        )
 
     def _judge(self, seen: Observation, flow: Floats) -> tuple[Flags, list[str]]:
         """The hosts that burst workers should relieve from now on, and the reasons for a change.
@@ -305,6 +338,11 @@ def _kept(vitals: Vitals, now: Offloading) -> Floats:
     """Records per second that each host gets while burst workers take the rest."""
     kept = np.bincount(vitals.owner, vitals.rate * now.kept, len(vitals.hosts))
     return kept.astype(np.float64)
+
+
+def _highest(loads: Floats | None) -> float | None:
+    known = np.zeros(0) if loads is None else loads[~np.isnan(loads)]
+    return float(known.max()) if len(known) else None
 
 
 def _flags(hosts: tuple[HostId, ...], some: frozenset[HostId]) -> Flags:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -24,13 +24,24 @@ from penstock.operators.aggregate.distinct_sets import MOST_CONDITIONS, Distinct
 from penstock.operators.aggregate.object_accumulators import DecimalSum, ObjectPick
 from penstock.operators.aggregate.signed_accumulators import SignedCount, SignedSum
 from penstock.operators.aggregate.sketch import DistinctSketch
+from penstock.operators.aggregate.user_functions import Functions
+from penstock.operators.aggregate.user_state import UserState
 from penstock.operators.operator import CHANGE, one_field
 from penstock.state.arrays import Array, fixed_array, physical
 from penstock.state.keys.codec import KeyCodec
 from penstock.state.keys.encoding import is_text
 
 Kind = Literal[
-    "count", "sum", "min", "max", "avg", "first", "last", "approx_distinct", "count_distinct"
+    "count",
+    "sum",
+    "min",
+    "max",
+    "avg",
+    "first",
+    "last",
+    "approx_distinct",
+    "count_distinct",
+    "user",
 ]
 _SIGNED = ("count", "sum", "avg")
 """Aggregates that work on a change stream, where rows are taken back."""
@@ -45,8 +56,13 @@ class Aggregate:
     by: str | None = None
     precision: int = 9
     where: str | None = None
+    functions: Functions | None = None
+    """The functions of a user-defined aggregate, and the columns that they read."""
+    columns: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        if self.functions is not None:
+            return named(self.functions.name, ", ".join(self.columns), where=self.where)
         return named(self.kind, self.column, self.by, self.where)
 
 
@@ -61,6 +77,8 @@ class CompiledAggregate(NamedTuple):
     def result(self, state: State, entries: Array) -> pa.Array:
         """The values of the aggregate for these entries."""
         kind, part = self.aggregate.kind, self.accumulators[0]
+        if isinstance(part, UserState):
+            return part.result(state, entries)
         if isinstance(part, DistinctSketch):
             return fixed_array(part.estimate(state, entries), self.type)
         if isinstance(part, DistinctSet):
@@ -78,14 +96,17 @@ class CompiledAggregate(NamedTuple):
         return fixed_array(values.astype(physical(self.type), copy=False), self.type, seen)
 
 
-def compiled(aggregates: Iterable[Aggregate], schema: pa.Schema) -> list[CompiledAggregate]:
-    """Check aggregates against their input. Accumulators that aggregates can share are equal values."""
-    aggregates = list(aggregates)
+def compiled(aggregates: Mapping[str, Aggregate], schema: pa.Schema) -> list[CompiledAggregate]:
+    """Check aggregates, by name, against their input. Accumulators that aggregates can share are equal
+    values."""
     signed = CHANGE in schema.names
-    for aggregate in aggregates:
+    for aggregate in aggregates.values():
         _check(aggregate, schema, signed)
-    sets = _sets(aggregates, schema)
-    return [CompiledAggregate(a, *_compiled(a, schema, sets, signed)) for a in aggregates]
+    sets = _sets(aggregates.values(), schema)
+    return [
+        CompiledAggregate(a, *(_user(name, a, schema) or _compiled(a, schema, sets, signed)))
+        for name, a in aggregates.items()
+    ]
 
 
 def _check(aggregate: Aggregate, schema: pa.Schema, signed: bool) -> None:
@@ -96,7 +117,7 @@ def _check(aggregate: Aggregate, schema: pa.Schema, signed: bool) -> None:
                 f"{aggregate} needs a column of bools, but {aggregate.where!r} is of type {type}",
                 hint="compute the condition as a column before this step, and use that as `where`",
             )
-    if aggregate.column is None and aggregate.kind != "count":
+    if aggregate.column is None and aggregate.kind not in ("count", "user"):
         raise FlowError(
             f"{aggregate.kind} needs a column", hint=f'name it: ps.{aggregate.kind}("amount")'
         )
@@ -108,7 +129,7 @@ def _check(aggregate: Aggregate, schema: pa.Schema, signed: bool) -> None:
 
 
 def _sets(
-    aggregates: list[Aggregate], schema: pa.Schema
+    aggregates: Iterable[Aggregate], schema: pa.Schema
 ) -> dict[tuple[str, str | None], DistinctSet]:
     """The set of values behind each exact distinct count, by column and condition."""
     wheres: dict[str, list[str | None]] = {}
@@ -132,6 +153,17 @@ def _sets(
     return sets
 
 
+def _user(
+    name: str, aggregate: Aggregate, schema: pa.Schema
+) -> tuple[pa.DataType, tuple[Accumulator, ...]] | None:
+    """The type and the state of a user-defined aggregate; None for a built-in one."""
+    functions = aggregate.functions
+    if functions is None:
+        return None
+    fields = [one_field(schema, column, str(aggregate)) for column in aggregate.columns]
+    return functions.returns, (UserState(name, functions, pa.schema(fields), aggregate.where),)
+
+
 def _compiled(
     aggregate: Aggregate,
     schema: pa.Schema,
@@ -144,7 +176,7 @@ def _compiled(
         if name is not None:
             one_field(schema, name, str(aggregate))
         return pa.int64(), (SignedCount(name, where) if signed else Count(name, where),)
-    assert name is not None
+    assert name is not None and kind != "user"
     type = one_field(schema, name, str(aggregate)).type
     if kind == "count_distinct":
         return pa.int64(), (sets[name, where],)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -69,7 +70,7 @@ class AggregatePlan(StepPlan):
         self._read(input_schema, key_names, nulls)
         self.aggregates, self.emit = dict(aggregates), emit
         self._check()
-        self._parts = compiled(aggregates.values(), input_schema)
+        self._parts = compiled(self.aggregates, input_schema)
         results = [
             pa.field(name, part.type) for name, part in zip(aggregates, self._parts, strict=True)
         ]
@@ -107,6 +108,10 @@ class AggregatePlan(StepPlan):
         """The keys of rows or of combined states."""
         combined = batch.schema.equals(self.packed_schema)
         return self.codec.from_storage(batch.column(KEY)) if combined else self.codec.encode(batch)
+
+    @property
+    def code(self) -> tuple[Any, ...]:
+        return tuple(a.functions.code for a in self.aggregates.values() if a.functions is not None)
 
     def operator(
         self, slots: int, step_id: str, on_error: OnError, ordered: bool = False

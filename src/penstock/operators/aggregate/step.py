@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from penstock.errors import in_step
 from penstock.operators.aggregate.signed_accumulators import SignedCount, SignedSum
 from penstock.operators.aggregate.state import AggregateState
 from penstock.operators.changes import differing, signs
@@ -98,9 +99,10 @@ class AggregateOperator(TableOperator):
         touched = self.table.touched()
         if self.plan.signed:
             self._settle(touched)
-        if self.plan.emit == "changes":
-            return answer_of(self._out.changes(touched, self._first))
-        return answer_of(self._out.now(touched[self.table.present(touched)], self._first))
+        with in_step(self.step_id):
+            if self.plan.emit == "changes":
+                return answer_of(self._out.changes(touched, self._first))
+            return answer_of(self._out.now(touched[self.table.present(touched)], self._first))
 
     def _take(
         self, kind: str, batch: pa.RecordBatch, places: Places | None

@@ -10,17 +10,30 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError
+from penstock.operators.entry_groups import stable_order
 from penstock.operators.join.bounds import STARTS, Bound, Interval, InWindow, Regular
 from penstock.operators.join.interval_join import IntervalJoin
 from penstock.operators.join.regular_join import RegularJoin
 from penstock.operators.join.step import LEFT, RIGHT, JoinOperator
 from penstock.operators.join.stored_rows import EqualRows
 from penstock.operators.join.window_join import WindowJoin
-from penstock.operators.operator import CHANGE, ROWS, EpochTime, OnError, Outgoing, StepPlan, Unfit
+from penstock.operators.operator import (
+    BAG,
+    CHANGE,
+    PARTIALS,
+    ROWS,
+    EpochTime,
+    OnError,
+    Outgoing,
+    StepPlan,
+    Unfit,
+)
 from penstock.operators.tagged import TaggedSchema
 from penstock.operators.window.windows import WINDOW_START, event_times
 from penstock.state.arrays import Array, fixed_array, fixed_values
 from penstock.state.keys.codec import KeyCodec, Keys
+from penstock.state.keys.index import key_index
+from penstock.state.table.table import KEY
 
 __all__ = ["How", "InWindow", "Interval", "JoinPlan", "Regular"]
 
@@ -29,7 +42,7 @@ How = Literal["inner", "left"]
 
 class JoinPlan(StepPlan):
     """A join of two inputs on equal keys, within a bound. Partial states do not merge: both rows of a
-    pair must be on the same host.
+    pair must be on the same host. But burst workers can pack rows into bags by key (see `BagSender`).
 
     >>> people = pa.schema([("id", pa.int64()), ("name", pa.string())])
     >>> sales = pa.schema([("id", pa.int64()), ("seller", pa.int64()), ("name", pa.string())])
@@ -117,8 +130,24 @@ class JoinPlan(StepPlan):
         """Create a sender of both sides' rows."""
         return JoinSender(self, time)
 
+    @property
+    def offloads(self) -> bool:
+        return True
+
+    def partial_sender(self, time: EpochTime) -> BagSender:
+        """Create a sender of bags."""
+        return BagSender(self, time)
+
+    @cached_property
+    def bags(self) -> pa.Schema:
+        """Schema of packed bags: a key, and rows of one side as lists of tagged rows."""
+        rows = pa.list_(pa.struct(list(self.tagged.schema)))
+        return pa.schema([(KEY, self.codec.storage_type), (BAG, rows)])
+
     def sent_keys(self, batch: pa.RecordBatch) -> Keys:
-        """The keys of a sent batch, which has rows of one side only."""
+        """The keys of bags, or of a sent batch, which has rows of one side only."""
+        if KEY in batch.schema.names:
+            return self.codec.from_storage(batch.column(KEY))
         ((input, rows),) = self.tagged.unpack(batch)
         return self.keys(input, rows)
 
@@ -246,11 +275,7 @@ class JoinSender:
     def add(self, input: int, batch: pa.RecordBatch) -> Iterable[Outgoing]:
         """Set late rows aside and return the others to send. Rows with a null in the key match nothing,
         so they are only sent if they are left rows of a left join."""
-        batch = self._in_time(input, batch)
-        if self._plan.how == "inner" or input == 1:
-            batch = self._with_key(input, batch)
-        if isinstance(self._plan.bound, InWindow):
-            batch = self._in_windows(self._plan.bound, input, batch)
+        batch = self._ready(input, batch)
         if not batch.num_rows:
             return []
         hashes = self._plan.keys(input, batch).hashes
@@ -259,6 +284,15 @@ class JoinSender:
     def finish(self) -> tuple[str, Iterable[Outgoing]]:
         """End the input. All rows have been sent by then."""
         return ROWS, ()
+
+    def _ready(self, input: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows to send, once for each of their windows."""
+        batch = self._in_time(input, batch)
+        if self._plan.how == "inner" or input == 1:
+            batch = self._with_key(input, batch)
+        if isinstance(self._plan.bound, InWindow):
+            batch = self._in_windows(self._plan.bound, input, batch)
+        return batch
 
     def _in_time(self, input: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         bound = self._plan.bound
@@ -284,6 +318,45 @@ class JoinSender:
             batch = batch.take(fixed_array(rows, pa.int64()))
         columns = [*batch.columns, fixed_array(starts, pa.int64())]
         return pa.RecordBatch.from_arrays(columns, schema=self._plan.tagged.inputs[input])
+
+
+class BagSender(JoinSender):
+    """Packs the rows of each key and side into a bag: their host looks up each key once."""
+
+    combines = True
+
+    def __init__(self, plan: JoinPlan, time: EpochTime) -> None:
+        super().__init__(plan, time)
+        self._rows: tuple[list[pa.RecordBatch], ...] = ([], [])
+
+    def add(self, input: int, batch: pa.RecordBatch) -> Iterable[Outgoing]:
+        """Set late rows aside and collect the others."""
+        batch = self._ready(input, batch)
+        if batch.num_rows:
+            self._rows[input].append(batch)
+        return []
+
+    def finish(self) -> tuple[str, Iterable[Outgoing]]:
+        """End the input. Returns all bags."""
+        rows, self._rows = self._rows, ([], [])
+        packed = [
+            self._packed(input, pa.concat_batches(some)) for input, some in enumerate(rows) if some
+        ]
+        return PARTIALS, packed
+
+    def _packed(self, input: int, rows: pa.RecordBatch) -> Outgoing:
+        plan = self._plan
+        index = key_index(plan.codec.layout)
+        groups = index.upsert(plan.keys(input, rows))
+        keys = index.keys(np.arange(index.size))
+        order, bounds = stable_order(groups, index.size)
+        tagged = plan.tagged.pack(input, rows.take(fixed_array(order, pa.int64())))
+        offsets = fixed_array(bounds.astype(np.int32), pa.int32())
+        bags = pa.ListArray.from_arrays(
+            offsets, tagged.to_struct_array(), type=plan.bags.field(BAG).type
+        )
+        columns = [plan.codec.to_storage(keys), bags]
+        return Outgoing(pa.RecordBatch.from_arrays(columns, schema=plan.bags), keys.hashes)
 
 
 def _where(batch: pa.RecordBatch, mask: Array) -> pa.RecordBatch:

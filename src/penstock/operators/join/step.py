@@ -12,20 +12,21 @@ import pyarrow as pa
 
 from penstock.operators.join import kernels
 from penstock.operators.join.bounds import Get
-from penstock.operators.operator import Answer, EpochTime
+from penstock.operators.operator import BAG, PARTIALS, ROWS, Answer, EpochTime
 from penstock.operators.places import Places, taken
 from penstock.operators.table_operator import (
     OutputRows,
     TableOperator,
     answer_of,
     due_entries,
+    rows_of_lists,
     whole_or_not,
 )
-from penstock.state.arrays import Array, fixed_array
+from penstock.state.arrays import Array, fixed_array, fixed_values
 from penstock.state.keys.codec import Keys
 from penstock.state.table.bags import Bags
 from penstock.state.table.columns import Column
-from penstock.state.table.table import ColumnTable
+from penstock.state.table.table import KEY, ColumnTable
 
 if TYPE_CHECKING:
     from penstock.operators.join.plan import JoinPlan
@@ -45,6 +46,7 @@ class JoinOperator(TableOperator, ABC):
     arrived second.
     """
 
+    kinds = (PARTIALS, ROWS)
     divisible = False
 
     def __init__(
@@ -59,11 +61,14 @@ class JoinOperator(TableOperator, ABC):
         table = ColumnTable(plan.codec, [*(b.column for b in bags), *columns], slots)
         super().__init__(plan, table, step_id, ordered)
         self.plan, self.bags = plan, bags
+        self.wire = {PARTIALS: plan.bags}
         for some in bags:
             some.bind(table)
 
     def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
-        """The keys of both sides' rows, in row order."""
+        """The keys of both sides' rows, in row order, or of bags."""
+        if kind == PARTIALS:
+            return super().keys(kind, batches)
         return [self.plan.keys_of_both(batch) for batch in batches]
 
     @abstractmethod
@@ -90,6 +95,8 @@ class JoinOperator(TableOperator, ABC):
     def _applied(
         self, kind: str, batches: list[pa.RecordBatch], places: Sequence[Places | None]
     ) -> Answer:
+        if kind == PARTIALS:
+            return answer_of(self._met_bags(batches))
         return answer_of(self._met(batches, places))
 
     def _met(
@@ -110,6 +117,28 @@ class JoinOperator(TableOperator, ABC):
                 entries = self.table.upsert(self.plan.keys(input, rows))
                 joined = Places.joined(wheres[input]) if self.ordered else None
                 yield from self._meet(input, entries, rows, joined)
+
+    def _met_bags(self, batches: list[pa.RecordBatch]) -> Iterator[OutputRows]:
+        """Match and store the rows of bags. Flows with bags are never ordered."""
+        bags = [bag for batch in batches if batch.num_rows for bag in self._unpacked(batch)]
+        for input in (RIGHT, LEFT):
+            for _, keys, sizes, rows in (bag for bag in bags if bag[0] == input):
+                entries = np.repeat(self.table.upsert(keys), sizes)
+                yield from self._meet(input, entries, rows, None)
+
+    def _unpacked(self, batch: pa.RecordBatch) -> Iterator[tuple[int, Keys, Array, pa.RecordBatch]]:
+        """Yield, for each side in a batch of bags, its keys, the number of rows of each, and the rows."""
+        keys, lists, tagged = (
+            self._codec.from_storage(batch.column(KEY)),
+            batch.column(BAG),
+            self.plan.tagged,
+        )
+        rows = rows_of_lists(lists, tagged.schema)
+        bag_of = np.repeat(np.arange(len(lists)), fixed_values(lists.value_lengths()))
+        for input, part in tagged.unpack(rows):
+            sizes = np.bincount(bag_of[tagged.rows(input, rows)], minlength=len(lists))
+            some = np.flatnonzero(sizes)
+            yield input, keys.take(some), sizes[some], part
 
     # -- differences between the kinds of joins
 

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from penstock.errors import FlowError, StepError
 from penstock.operators.places import Places, taken
-from penstock.operators.process.calls import Caller, Results, json_text
+from penstock.operators.process.calls import Caller, NoRows, Results
+from penstock.operators.user_errors import json_text
 from penstock.state.keys.codec import Keys, slots_of
 from penstock.state.variables.handle import Timers
 from penstock.state.variables.values import in_type
@@ -74,6 +75,8 @@ class BatchCalls:
             with self._cells.batch(batch, keys):
                 reply = self._method(batch, self._timers)
             batches = conformed(reply, self._output)
+            if batches and isinstance(self._caller.output, NoRows):
+                self._caller.output.write(batches)
         except Exception as error:
             table.undo(mark)
             return error

@@ -6,62 +6,24 @@ Errors of user code name the step, the key, the row and the line that raised the
 from __future__ import annotations
 
 import gc
-import inspect
-import json
-import sysconfig
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import FEWER_ROWS, StepError
+from penstock.errors import FEWER_ROWS, FlowError, StepError
 from penstock.model import DeadLetter
 from penstock.operators.operator import Answer
 from penstock.operators.places import Places
 from penstock.operators.process.processor import KeyedProcessor
+from penstock.operators.user_errors import user_line
 from penstock.state.keys.codec import Keys
 from penstock.state.variables.handle import StateHandle
 from penstock.state.variables.values import RowForm, python_values
 from penstock.state.variables.variable import Cells
-
-_OTHERS = [Path(__file__).parents[2]]
-_OTHERS += [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
-
-
-def json_text(value: Any) -> str:
-    """A key (a tuple) or a row (a dict) as JSON text.
-
-    >>> json_text(("ann", 3)), json_text({"user": "ann"})
-    ('["ann", 3]', '{"user": "ann"}')
-    """
-    try:
-        return json.dumps(value, default=str)
-    except (TypeError, ValueError):  # a map with keys that JSON does not have
-        texts = (
-            {k: str(v) for k, v in value.items()} if isinstance(value, dict) else map(str, value)
-        )
-        return json.dumps(texts if isinstance(texts, dict) else list(texts))
-
-
-def user_line(error: BaseException, method: Callable[..., Any]) -> str:
-    """The innermost line of user code in the error's traceback, or else the first line of `method`.
-
-    For an error raised in a library, that is the line that called the library.
-    """
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not any(other in Path(frame.filename).parents for other in _OTHERS):
-            where = f"{frame.filename}, line {frame.lineno}, in {frame.name}"
-            return f"{where}: {frame.line}" if frame.line else where
-    code = getattr(inspect.unwrap(method), "__code__", None)
-    if code is None:
-        return "the code of the processor"
-    return f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_name}"
-
 
 AT_ONCE = 4096
 """Rows, or timers, that are turned into Python objects at once. A key with more rows exceeds it."""
@@ -96,6 +58,22 @@ class Results:
         return Answer([pa.concat_batches(self.batches)], self.dead, places)
 
 
+class NoRows(RowForm):
+    """The output of a handler that must not emit rows."""
+
+    def __init__(self, schema: pa.Schema, processor: KeyedProcessor) -> None:
+        super().__init__(schema)
+        self._name = type(processor).__name__
+        self.write = self._refuse
+
+    def _refuse(self, row: Any) -> tuple[Any, ...]:
+        raise FlowError(
+            f"{self._name} has merge, but its handler emits rows: a part of a key's rows knows only a part "
+            "of its state",
+            hint="emit in handle_merged, which gets the whole state; or rename merge",
+        )
+
+
 @dataclass(frozen=True)
 class Caller:
     """Calls a processor for single keys, and creates the errors and dead letters of failed calls."""
@@ -106,6 +84,8 @@ class Caller:
     output: RowForm
     sets_aside: bool
     """Whether bad rows become dead letters. If not, they fail the step."""
+    seen: Callable[[pa.Array], pa.Array] = lambda column: column
+    """Converts the columns of a key to what user code sees."""
 
     @property
     def cells(self) -> Cells:
@@ -147,7 +127,7 @@ class Caller:
     ) -> list[tuple[Any, ...]]:
         """Make one call for key number `at` and return its rows. State changes are undone if it fails, or
         if `keep` is False. `note` is called after each output row."""
-        mark = self.cells.begin(at)
+        number = self.cells.begin(at)
         answer: Iterable[Any] | None = None
         rows = []
         try:
@@ -158,15 +138,15 @@ class Caller:
                     note()
         except BaseException:
             give_up(answer)
-            self.cells.undo(mark)
+            self.cells.undo(number)
             raise
         if not keep:
-            self.cells.undo(mark)
+            self.cells.undo(number)
         return rows
 
     def names(self, keys: Keys) -> list[tuple[Any, ...]]:
         """Keys as tuples of Python values, for user code."""
-        columns = [python_values(column) for column in self.cells.codec.decode(keys)]
+        columns = [python_values(self.seen(c)) for c in self.cells.codec.decode(keys)]
         return list(zip(*columns, strict=True)) if columns else [()] * len(keys)
 
 

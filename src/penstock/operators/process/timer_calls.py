@@ -10,7 +10,9 @@ import numpy as np
 
 from penstock.errors import FlowError
 from penstock.operators.places import Places
-from penstock.operators.process.calls import AT_ONCE, Caller, Results, collector_paused, json_text
+from penstock.operators.process.calls import AT_ONCE, Caller, Results, collector_paused
+from penstock.operators.user_errors import json_text
+from penstock.state.arrays import Array
 from penstock.state.keys.codec import Keys
 from penstock.state.variables.handle import ExpiredTimer, Timers
 from penstock.state.variables.timers import TimeKind, TimerQueue
@@ -37,10 +39,15 @@ class TimerCalls:
         timer being handled. So a handler can catch up, but cannot loop for ever. With `ordered`, the results
         have places: by expiry, and then by the hash of the key.
         """
+        return self._expired(self._queue.due(due), due, again, timers, ordered)
+
+    def _expired(
+        self, entries: Array, due: Limits, again: Limits, timers: Timers, ordered: bool
+    ) -> Results:
+        """Make the calls for the timers of these entries."""
         self._results, self._fired = Results(), []
         results = self._results
         cells, queue = self._cells, self._queue
-        entries = queue.due(due)
         if not len(entries):
             return results
         keys = cells.table.keys(entries)

@@ -49,6 +49,7 @@ class TopOperator(TableOperator):
         super().__init__(plan, ColumnTable(plan.codec, columns, slots), step_id, ordered)
         self._bags.bind(self.table)
         self.plan, self._over = plan, np.empty(0, np.int64)
+        self.portable = plan.emit == "close"  # else `close` compares the ids of stored rows
 
     def due(self, time: EpochTime) -> dict[str, int]:
         """Keys and windows that have ended."""

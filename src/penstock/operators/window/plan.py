@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -106,6 +107,10 @@ class WindowPlan(StepPlan):
         if self.sessions:
             return self.codec.from_storage(batch.column(KEY))
         return self.inner.sent_keys(batch)
+
+    @property
+    def code(self) -> tuple[Any, ...]:
+        return self.inner.code
 
     def operator(
         self, slots: int, step_id: str, on_error: OnError, ordered: bool = False

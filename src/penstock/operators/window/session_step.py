@@ -62,6 +62,7 @@ class SessionOperator(ClosingOperator):
         bounds = [(KEY, plan.codec.storage_type), (START, pa.int64()), (END, pa.int64())]
         self.wire = {PARTIALS: pa.schema([*bounds, *plan.inner.partial_schema])}
         self._bags.bind(table)
+        self.portable = plan.emit == "close"  # else `close` compares the ids of stored rows
 
     def _changed(self, touched: Array) -> Iterable[OutputRows]:
         if self.plan.emit == "update":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from penstock.errors import in_step
 from penstock.operators.aggregate.state import AggregateState
 from penstock.operators.aggregate.step import AggregateRows
 from penstock.operators.operator import PARTIALS, ROWS, Answer, EpochTime
@@ -65,7 +66,8 @@ class ClosingOperator(TableOperator, ABC):
 
     def fire(self) -> Answer:
         """Emit the windows that have closed, and forget those that take no more rows."""
-        return Answer() if self._final else answer_of(self._closed())
+        with in_step(self.step_id):
+            return Answer() if self._final else answer_of(self._closed())
 
     def close(self) -> Answer:
         """Emit the windows that the round changed (with emit="close", only those that late rows changed).
@@ -73,12 +75,13 @@ class ClosingOperator(TableOperator, ABC):
         touched = self.table.touched()
         touched = touched[self.table.present(touched)]
         out: list[OutputRows] = []
-        if self.plan.emit != "close":
-            out += self._changed(touched)
-        elif self.plan.stays and not self._final:
-            out += self._emitted_again(touched)
-        if self._final:
-            out += self._closed()
+        with in_step(self.step_id):
+            if self.plan.emit != "close":
+                out += self._changed(touched)
+            elif self.plan.stays and not self._final:
+                out += self._emitted_again(touched)
+            if self._final:
+                out += self._closed()
         return answer_of(out)
 
     @property

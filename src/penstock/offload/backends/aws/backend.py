@@ -11,16 +11,15 @@ import base64
 import json
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.control.money import FunctionPrice
 from penstock.errors import SettingError
 from penstock.faults import Fault
-from penstock.offload.backends.backend import Failure, WorkerFailed, reach_text
+from penstock.offload.backends.backend import Failure, WorkerFailed
 from penstock.offload.backends.messages import flow_mark
+from penstock.offload.backends.remote import RemoteWorkers, UsageMeter
 from penstock.wire.access import Access
 from penstock.wire.report import Usage
 
@@ -29,10 +28,6 @@ if TYPE_CHECKING:
 
 _PAYLOAD_LIMIT = 6 * 1024 * 1024
 """Bytes that Lambda allows in a request or an answer."""
-_WARM_EVERY_S = 240.0
-"""Seconds between two warming calls. Lambda usually keeps an idle environment for over five minutes."""
-_WARM_HOLD_MS = 200
-"""Milliseconds that a warming call keeps its environment busy, so that each call gets its own."""
 _CLIENTS = 32
 """Most clients that an invoker keeps, each with its own connections. The oldest is dropped first, and closed
 when its last call has ended."""
@@ -71,85 +66,26 @@ class LambdaFunctions:
     start_ms: int = 500
     """Assumed milliseconds of a cold start, as published for Lambda with a preloaded runtime."""
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The arguments of its `LambdaInvoker`."""
-        names = ("name", "region", "endpoint_url", "payload_limit")
-        return {name: getattr(self, name) for name in names} | {"connections": self.at_most}
-
     def start(
         self, flow: FlowPlan, run_id: str, access: Access, faults: tuple[Fault, ...] = ()
-    ) -> LambdaWorkers:
+    ) -> RemoteWorkers:
         """Connect to the Lambda function, which must exist. AWS decides who may invoke it, not the run's
         token. Raises an error if it was packaged from other code."""
-        workers = LambdaWorkers(self)
-        try:
-            workers.check(flow_mark(flow))
-        except SettingError:
-            workers.stop()
-            raise
+        workers = RemoteWorkers(f"lambda {self.name} {run_id}", self.connect(), self.price)
+        workers.check(flow_mark(flow), self._other_flow)
         return workers
 
+    def connect(self, reach: str = "", access: Access | None = None) -> LambdaInvoker:
+        """Connect to the Lambda function. Neither argument is needed: see `start`."""
+        facts = (self.name, self.region, self.endpoint_url, self.payload_limit)
+        return LambdaInvoker(*facts, connections=self.at_most)
 
-class LambdaWorkers:
-    """One run's use of a Lambda function. See `BurstWorkers`."""
-
-    def __init__(self, settings: LambdaFunctions) -> None:
-        self.reach, self._price = reach_text("lambda", **settings.facts), settings.price
-        self._invoker, self._name = LambdaInvoker(**settings.facts), settings.name
-        self._lock = threading.Lock()
-        self._noted = Usage()
-        self._warm = 0
-        self._changed, self._ended = threading.Event(), False
-        self._keeper = threading.Thread(target=self._keep_warm, name="penstock-warm", daemon=True)
-        self._keeper.start()
-
-    def check(self, mark: str) -> None:
-        """Raise an error if the Lambda function was not packaged from the flow with this mark.
-
-        One that does not answer now may answer later. It refuses requests of other flows itself.
-        """
-        with suppress(WorkerFailed):
-            reply = self._invoker.ask({"warm": 0}, timeout_ms=30_000)
-            if reply.get("mark") != mark:
-                raise SettingError(
-                    f"the Lambda function {self._name} was packaged from another flow, other user code or "
-                    "another release of Penstock",
-                    hint="run `penstock functions package` again, and deploy the new package",
-                )
-
-    def warm(self, count: int) -> None:
-        """Keep `count` environments warm: invoke that many at once, now and every few minutes."""
-        if count != self._warm:
-            self._warm = count
-            self._changed.set()
-
-    def note(self, usage: Usage) -> None:
-        with self._lock:
-            self._noted += usage
-
-    def used(self) -> Usage:
-        self.note(self._invoker.taken())
-        noted = self._noted
-        return replace(noted, money=self._price.money(noted.invocations, noted.seconds))
-
-    def stop(self) -> None:
-        self._ended = True
-        self._changed.set()
-        self._keeper.join()
-        self._invoker.close()
-
-    def _keep_warm(self) -> None:
-        while not self._ended:
-            self._changed.wait(_WARM_EVERY_S)
-            self._changed.clear()
-            if self._warm and not self._ended:
-                with ThreadPoolExecutor(self._warm) as threads:
-                    list(threads.map(self._touch, range(self._warm)))
-
-    def _touch(self, _: int) -> None:
-        with suppress(WorkerFailed):
-            self._invoker.ask({"warm": _WARM_HOLD_MS}, timeout_ms=30_000)
+    def _other_flow(self) -> SettingError:
+        return SettingError(
+            f"the Lambda function {self.name} was packaged from another flow, other user code or another "
+            "release of Penstock",
+            hint="run `penstock functions package` again, and deploy the new package",
+        )
 
 
 class LambdaInvoker:
@@ -162,9 +98,7 @@ class LambdaInvoker:
         endpoint_url: str | None = None,
         payload_limit: int = _PAYLOAD_LIMIT,
         connections: int = 64,
-        access: Access | None = None,
     ) -> None:
-        """`access` is not used: AWS decides who may invoke the function."""
         try:
             import boto3
         except ImportError as missing:
@@ -179,7 +113,7 @@ class LambdaInvoker:
         self.request_limit: int | None = request_limit(payload_limit)
         self._lock = threading.Lock()
         self._clients: dict[float, Any] = {}
-        self._usage = Usage()
+        self._meter = UsageMeter()
 
     def invoke(self, request: bytes, timeout_ms: int) -> bytes:
         limit = self.request_limit
@@ -188,7 +122,7 @@ class LambdaInvoker:
             raise WorkerFailed(message, failure="too_large")
         result = self.ask({"request": base64.b64encode(request).decode()}, timeout_ms)
         if "answer" not in result:
-            self._count(failed=1)
+            self._meter.count(failed=1)
             raise WorkerFailed(
                 f"a burst worker failed: {result.get('failed', result)}",
                 failure=result.get("failure", "failed"),
@@ -217,18 +151,19 @@ class LambdaInvoker:
             raise self._refusal(refused) from refused
         except (ReadTimeoutError, ConnectTimeoutError) as late:
             # it may run on until its own timeout, which costs money
-            self._count(invocations=1, failed=1, seconds=time.monotonic() - began)
+            self._meter.count(invocations=1, failed=1, seconds=time.monotonic() - began)
             message = f"a burst worker did not answer within {timeout_ms} ms"
             raise WorkerFailed(message, failure="timeout") from late
         except (BotoCoreError, HTTPClientError, OSError) as broken:
-            self._count(invocations=1, failed=1)
+            self._meter.count(invocations=1, failed=1)
             raise WorkerFailed(f"{self._name} did not answer: {broken}") from broken
         return self._result(response, payload, time.monotonic() - began)
 
+    def touch(self, hold_ms: int, timeout_ms: int) -> str:
+        return str(self.ask({"warm": hold_ms}, timeout_ms).get("mark", ""))
+
     def taken(self) -> Usage:
-        with self._lock:
-            usage, self._usage = self._usage, Usage()
-        return usage
+        return self._meter.taken()
 
     def close(self) -> None:
         with self._lock:
@@ -242,7 +177,7 @@ class LambdaInvoker:
         except ValueError:
             result = {}
         if "FunctionError" in response or not isinstance(result, dict):
-            self._count(invocations=1, failed=1, seconds=took_s)
+            self._meter.count(invocations=1, failed=1, seconds=took_s)
             text = str(result.get("errorMessage", "") if isinstance(result, dict) else result)
             raise WorkerFailed(
                 f"{self._name} failed: {response.get('FunctionError')} {text}",
@@ -251,7 +186,9 @@ class LambdaInvoker:
         cold, seconds = bool(result.get("cold")), float(result.get("ms", 0)) / 1000
         # a cold start includes the network round trip: it is the time beyond the work
         start_ms = (took_s - seconds) * 1000 if cold else 0.0
-        self._count(invocations=1, seconds=seconds, cold_starts=int(cold), cold_start_ms=start_ms)
+        self._meter.count(
+            invocations=1, seconds=seconds, cold_starts=int(cold), cold_start_ms=start_ms
+        )
         return result
 
     def _refusal(self, refused: Any) -> WorkerFailed:
@@ -259,12 +196,8 @@ class LambdaInvoker:
         status = refused.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         failure = _FAILURES.get(code) or _FAILURES.get(status, "failed")
         if failure == "throttled":
-            self._count(throttled=1)
+            self._meter.count(throttled=1)
         return WorkerFailed(f"{self._name} was not invoked: {refused}", failure=failure)
-
-    def _count(self, **more: Any) -> None:
-        with self._lock:
-            self._usage += Usage(**more)
 
     def _client(self, timeout_ms: int) -> Any:
         from botocore.config import Config

@@ -27,7 +27,7 @@ from penstock import errors
 from penstock.control.money import FunctionPrice
 from penstock.errors import PenstockError, SettingError
 from penstock.faults import Fault
-from penstock.offload.backends.backend import WorkerFailed, reach_text
+from penstock.offload.backends.backend import WorkerFailed
 from penstock.wire.access import Access
 from penstock.wire.addresses import Listen
 from penstock.wire.flight import Endpoint, client
@@ -90,6 +90,10 @@ class LocalFunctions:
         order = ServiceOrder(tuple(sys.path), cloudpickle.dumps((flow, faults)), access, self)
         return LocalWorkers(order, run_id)
 
+    def connect(self, reach: str, access: Access) -> LocalInvoker:
+        location, _ = reach.split()
+        return LocalInvoker(access, location)
+
 
 @dataclass(frozen=True)
 class ServiceOrder:
@@ -111,8 +115,7 @@ def reachable(backend: T, listen: Listen) -> T:
 class LocalInvoker:
     """A connection to the service. See `Invoker`."""
 
-    def __init__(self, access: Access, location: str, run: str = "") -> None:
-        """`run` distinguishes services that used the same location one after the other."""
+    def __init__(self, access: Access, location: str) -> None:
         self._client, self._headers = client(location, access), access.headers
         self.request_limit: int | None = access.most_bytes - TIMEOUT.size
 
@@ -156,7 +159,8 @@ class LocalWorkers:
         self._lock = threading.Lock()
         self._ends = weakref.finalize(self, _end, self._process)
         location = self._send(order)
-        self.reach = reach_text("local", location=location, run=run_id)
+        # the run distinguishes services that used the same location one after the other
+        self.reach = f"{location} {run_id}"
         self._service = Endpoint(location, order.access)
 
     def warm(self, count: int) -> None:

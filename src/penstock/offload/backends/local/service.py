@@ -71,7 +71,7 @@ def serve(orders: IO[bytes]) -> None:
     pa.set_cpu_count(1)
     flow, faults = pickle.loads(order.flow)
     arm(faults)
-    worker = BurstWorker(flow)
+    worker = BurstWorker(flow, order.settings.speed)
     rehearse()
     worker.rehearse()
     # Arrow imports it when user code first makes an array of Python objects, which takes half a second.

@@ -1,8 +1,8 @@
-"""Builds the archive for a Lambda function: Penstock, the flow's plan, and an entry point.
+"""Builds the archive for burst workers on a platform: Penstock, the flow's plan, and an entry point.
 
-It lists the packages that Penstock needs, and includes them on request. Arrow and numba's compiler are
-large: with them the archive exceeds Lambda's limit of 250 MB. So the archive also holds a Dockerfile, which
-builds an image of the same content. There, kernels are compiled once, when the image is built, and not in
+It lists the packages that Penstock needs, and includes them on request. It also holds a Dockerfile, which
+builds an image of the same content: with Arrow and numba's compiler the archive exceeds Lambda's limit of
+250 MB, and other platforms run images only. Kernels are compiled once, when the image is built, and not in
 each cold start.
 """
 
@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Literal
 
 import cloudpickle
 
@@ -26,8 +27,10 @@ from penstock.offload.backends.aws.handler import PLAN
 from penstock.offload.backends.messages import flow_mark
 from penstock.plan.steps import FlowPlan
 
+Platform = Literal["lambda", "http"]
 NEEDS = ("pyarrow", "numpy", "numba", "cloudpickle", "msgspec")
 """Packages that a burst worker needs. Spark is not needed: rows come as Arrow."""
+_NEEDS_MORE: dict[Platform, tuple[str, ...]] = {"lambda": (), "http": ("starlette", "uvicorn")}
 UNPACKED_LIMIT = 250 * 1024 * 1024
 """Lambda's limit for an unpacked archive, in bytes."""
 
@@ -48,7 +51,7 @@ from penstock.offload.backends.aws.handler import Handler  # noqa: E402
 handler = Handler.of(HERE)
 '''
 
-_DOCKERFILE = """FROM public.ecr.aws/lambda/python:{python}
+_LAMBDA_FILE = """FROM public.ecr.aws/lambda/python:{python}
 COPY requirements.txt ${{LAMBDA_TASK_ROOT}}/
 RUN pip install --no-cache-dir -r requirements.txt
 COPY . ${{LAMBDA_TASK_ROOT}}/
@@ -56,6 +59,20 @@ COPY . ${{LAMBDA_TASK_ROOT}}/
 ENV NUMBA_CPU_NAME=generic
 RUN NUMBA_CACHE_DIR=${{LAMBDA_TASK_ROOT}}/kernels python -c "import penstock_handler"
 CMD ["penstock_handler.handler"]
+"""
+
+_HTTP_FILE = """FROM python:{python}-slim
+WORKDIR /app
+COPY requirements.txt ./
+RUN pip install --no-cache-dir -r requirements.txt
+COPY . ./
+# compile kernels for any CPU that the platform may use
+ENV NUMBA_CPU_NAME=generic NUMBA_CACHE_DIR=/app/kernels PORT=8080
+RUN PENSTOCK_KEY= python -c "from penstock.offload.backends.http.app import app; app()" \\
+    && useradd burst && chown -R burst kernels
+USER burst
+# PENSTOCK_KEY comes from the platform's secrets
+CMD exec uvicorn --factory penstock.offload.backends.http.app:app --host 0.0.0.0 --port $PORT
 """
 
 
@@ -74,21 +91,29 @@ class Packed:
         return self.vendored and self.unpacked_bytes <= UNPACKED_LIMIT
 
 
-def package(flow: FlowPlan, to: Path, modules: Sequence[str] = (), vendor: bool = False) -> Packed:
-    """Write the archive.
+def package(
+    flow: FlowPlan,
+    to: Path,
+    modules: Sequence[str] = (),
+    vendor: bool = False,
+    platform: Platform = "lambda",
+) -> Packed:
+    """Write the archive for a platform.
 
     Code of the user's `modules` is pickled by value, within the plan. Other modules that it imports must be
     installed there. With `vendor`, pip adds the required packages, for machines like this one.
     """
-    requirements = tuple(f"{name}=={version(name)}" for name in NEEDS)
+    requirements = tuple(f"{name}=={version(name)}" for name in (*NEEDS, *_NEEDS_MORE[platform]))
     flow_mark(flow)  # computed here, from the code of this process, and pickled with the plan
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    dockerfile = _LAMBDA_FILE if platform == "lambda" else _HTTP_FILE
     texts = {
-        "penstock_handler.py": _ENTRY.encode(),
         "requirements.txt": ("\n".join(requirements) + "\n").encode(),
-        "Dockerfile": _DOCKERFILE.format(python=python).encode(),
+        "Dockerfile": dockerfile.format(python=python).encode(),
         PLAN: _pickled(flow, modules),
     }
+    if platform == "lambda":
+        texts["penstock_handler.py"] = _ENTRY.encode()
     unpacked = sum(map(len, texts.values()))
     with zipfile.ZipFile(to, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in texts.items():
