@@ -27,7 +27,7 @@ The folders of the package, in the order of a record's path and then of a decisi
     control/     decisions, as pure functions: examine, diagnose, treat, realize; policies; cost; the journal
     offload/     bursts: which rows go to short-lived workers, when, and where those run
     sim/         the same control code over a simulated data plane
-    console/     tools for operators: `penstock ctl`, `state`, `demo`, `doctor`
+    console/     tools for operators: `penstock ctl`, `state`, `doctor`
     cli/         the `penstock` command
     testing/     tests of flows and processors without Spark, with moves and faults
 
@@ -70,9 +70,12 @@ if TYPE_CHECKING:
     from penstock.logs import log_to_stderr
     from penstock.model import SLA
     from penstock.offload.backends.aws.backend import LambdaFunctions
+    from penstock.offload.backends.http.backend import HttpFunctions
     from penstock.offload.backends.local.backend import LocalFunctions
     from penstock.operators.aggregate.aggregates import (
+        aggregator,
         approx_distinct,
+        arrow_aggregator,
         avg,
         count,
         count_distinct,
@@ -83,6 +86,7 @@ if TYPE_CHECKING:
         sum,
     )
     from penstock.operators.operator import CHANGE
+    from penstock.operators.process.compiled import compiled
     from penstock.operators.process.processor import KeyedProcessor
     from penstock.operators.window.windows import Window, hopping, session_window, tumbling
     from penstock.plan.migration import Migration
@@ -108,9 +112,12 @@ _HOMES = {
     "logs": "log_to_stderr",
     "model": "SLA",
     "offload.backends.aws.backend": "LambdaFunctions",
+    "offload.backends.http.backend": "HttpFunctions",
     "offload.backends.local.backend": "LocalFunctions",
-    "operators.aggregate.aggregates": "approx_distinct avg count count_distinct first last max min sum",
+    "operators.aggregate.aggregates": "aggregator approx_distinct arrow_aggregator avg count "
+    "count_distinct first last max min sum",
     "operators.operator": "CHANGE",
+    "operators.process.compiled": "compiled",
     "operators.process.processor": "KeyedProcessor",
     "operators.window.windows": "Window hopping session_window tumbling",
     "plan.migration": "Migration",
@@ -148,6 +155,7 @@ __all__ = [
     "FunctionPrice",
     "HostLostError",
     "HostPrice",
+    "HttpFunctions",
     "KeyedFlow",
     "KeyedProcessor",
     "LambdaFunctions",
@@ -169,9 +177,12 @@ __all__ = [
     "Vitals",
     "Window",
     "WindowedFlow",
+    "aggregator",
     "approx_distinct",
+    "arrow_aggregator",
     "avg",
     "collect",
+    "compiled",
     "configure",
     "count",
     "count_distinct",

@@ -129,7 +129,7 @@ class SumOverflowError(PenstockError, ArithmeticError):
 
     @staticmethod
     def of(column: str) -> SumOverflowError:
-        """Make the error for the sum of a column. `overflow_in` adds the step."""
+        """Make the error for the sum of a column. `in_step` adds the step."""
         return SumOverflowError(
             f"the sum of column {column!r} does not fit into 64 bits",
             hint="cast the column to double or to a decimal before the step",
@@ -137,15 +137,19 @@ class SumOverflowError(PenstockError, ArithmeticError):
 
 
 @contextmanager
-def overflow_in(step: str) -> Iterator[None]:
-    """Add the step's name to a `SumOverflowError` raised inside that names no step."""
+def in_step(step: str) -> Iterator[None]:
+    """Add the step's name to a `SumOverflowError` or `StepError` raised inside that names no step."""
     try:
         yield
-    except SumOverflowError as error:
+    except (SumOverflowError, StepError) as error:
         if error.step:
             raise
         message = f"step {step}: {error.message}"
-        raise SumOverflowError(message, hint=error.hint, step=step) from None
+        if isinstance(error, SumOverflowError):
+            raise SumOverflowError(message, hint=error.hint, step=step) from error.__cause__
+        raise StepError(
+            message, hint=error.hint, step=step, key=error.key, row=error.row
+        ) from error.__cause__
 
 
 class ProtocolError(PenstockError):

@@ -55,6 +55,9 @@ _TASK = ("step", *_READING)
 FAULT_POINTS: dict[str, FaultPoint] = {
     "host.assign": FaultPoint("a host has received its slots, and has not taken them over", _HOST),
     "host.channel": FaultPoint("a channel's input is complete, and not yet applied", _CHANNEL),
+    "host.began": FaultPoint(
+        "rows whose state is here were applied, and the rest of their channel was not", _CHANNEL
+    ),
     "host.applied": FaultPoint("a channel was applied, and its answer has not left", _CHANNEL),
     "host.fetch": FaultPoint("a host is about to fetch entries that it lacks", _HOST),
     "host.fetched": FaultPoint("missing entries arrived, and are not in the table yet", _HOST),
@@ -63,9 +66,13 @@ FAULT_POINTS: dict[str, FaultPoint] = {
     "host.trickle": FaultPoint("a part of a slot is about to be fetched in the background", _HOST),
     "host.seal": FaultPoint("an epoch is complete, and its delta not yet written", (*_HOST, *_RUN)),
     "host.sealed": FaultPoint("a delta was written, and not yet reported", (*_HOST, *_RUN)),
+    "host.confirm": FaultPoint(
+        "a host has sealed while the sink works, and the driver does not know it yet",
+        (*_HOST, *_RUN),
+    ),
     "host.compact": FaultPoint("a file of a compaction is about to be read or written", _HOST),
     "driver.assign": FaultPoint("slots have owners, and no host has received them yet", _RUN),
-    "driver.written": FaultPoint("the sink has the output, and no host has sealed", _RUN),
+    "driver.written": FaultPoint("the sink has the output, and the driver has not sealed", _RUN),
     "driver.sealed": FaultPoint("all hosts have sealed, and there is no manifest", _RUN),
     "driver.committed": FaultPoint("the manifest is written, and Spark has not committed", _RUN),
     "driver.layout": FaultPoint("a layout was written, and no manifest names it", ("version",)),
@@ -83,6 +90,16 @@ FAULT_POINTS: dict[str, FaultPoint] = {
 }
 """All fault points by name. Points of hosts and steps have their names as facts, so that a fault can select
 one of them."""
+
+HELP_POINTS: dict[str, FaultPoint] = {
+    "host.help": FaultPoint("a host is asked to apply rows that another one owns", _CHANNEL),
+    "host.helped": FaultPoint(
+        "another host has applied rows, and their owner has not put the result into its table",
+        _CHANNEL,
+    ),
+    "driver.help": FaultPoint("a host is about to learn which hosts can help it", _RUN),
+}
+"""Fault points that are passed only while hosts help each other in the middle of an epoch."""
 
 _LIVE = ("epoch", "run", "partition")
 """Facts of a live courier. Its number is the partition."""
@@ -129,8 +146,8 @@ TRIAL_POINTS: dict[str, FaultPoint] = {
         ("until",),
     ),
     "host.work": FaultPoint(
-        "a channel was applied; `until` is set when the host ends. The action returns the seconds of "
-        "work that it stands for",
+        "a channel, or a piece of one, was applied; `until` is set when the host ends. The action "
+        "returns the seconds of work that it stands for",
         _CHANNEL,
         (*_WORK, "until"),
     ),
@@ -320,7 +337,7 @@ def _replace(old: Armed | None, new: Armed | None) -> None:
 
 
 def _known(name: str) -> FaultPoint:
-    known = {**FAULT_POINTS, **LIVE_POINTS, **TRIAL_POINTS}
+    known = {**FAULT_POINTS, **HELP_POINTS, **LIVE_POINTS, **TRIAL_POINTS}
     if name not in known:
         near = get_close_matches(name, known, n=1)
         hint = f"use {near[0]}" if near else f"use one of {', '.join(known)}"

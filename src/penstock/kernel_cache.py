@@ -33,6 +33,17 @@ def keep_kernels(package: Path, environ: MutableMapping[str, str]) -> None:
         sys.modules["numba"].config.CACHE_DIR = folder
 
 
+def own_kernels() -> Path:
+    """The folder for kernels made of user code. Only this user can write to it."""
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    if chosen or _has_home(os.environ):
+        cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        folder = Path(chosen or Path(cache, "numba")) / "penstock"
+        if _is_own(folder, others=stat.S_IWOTH):
+            return folder
+    return _temporary()
+
+
 def _can_write(folder: Path) -> bool:
     compiled = folder / "__pycache__"
     return os.access(compiled if compiled.exists() else folder, os.W_OK)

@@ -6,6 +6,7 @@ This module has no clock, no I/O and no Spark.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NewType
 
@@ -55,13 +56,21 @@ def _whole(duration: object, ms: float) -> int:
 
 
 @dataclass(frozen=True)
-class SLA:
-    """A latency goal: the average latency over any window of `window_ms` is at most `latency_ms`."""
+class LatencyBound:
+    """A bound on latency: the average, or the 99th percentile, over any window is at most `latency_ms`.
+
+    >>> print(LatencyBound(2000, 1000, p99=True, step="clicks"))
+    step clicks: p99 latency <= 2000 ms over any 1000 ms
+    """
 
     latency_ms: int
-    """Highest average latency, in milliseconds."""
+    """Highest latency, in milliseconds."""
     window_ms: int
-    """Length of the window that latency is averaged over, in milliseconds."""
+    """Length of the window that latency is measured over, in milliseconds."""
+    p99: bool = False
+    """Whether it bounds the 99th percentile of the rows' latencies, instead of their average."""
+    step: str | None = None
+    """Name of the keyed step whose latency it bounds; None: the latency from arrival to the sink."""
 
     def __post_init__(self) -> None:
         if self.latency_ms <= 0 or self.window_ms <= 0:
@@ -71,7 +80,44 @@ class SLA:
             )
 
     def __str__(self) -> str:
-        return f"average latency <= {self.latency_ms} ms over any {self.window_ms} ms"
+        of = "" if self.step is None else f"step {self.step}: "
+        what = "p99" if self.p99 else "average"
+        return f"{of}{what} latency <= {self.latency_ms} ms over any {self.window_ms} ms"
+
+
+@dataclass(frozen=True)
+class SLA(LatencyBound):
+    """A latency goal: one bound, and others that are kept at the same time.
+
+    >>> print(SLA(1000, 1000, more=(LatencyBound(3000, 1000, p99=True),)))
+    average latency <= 1000 ms over any 1000 ms; p99 latency <= 3000 ms over any 1000 ms
+    """
+
+    more: tuple[LatencyBound, ...] = ()
+
+    @property
+    def bounds(self) -> tuple[LatencyBound, ...]:
+        """All bounds."""
+        return (LatencyBound(self.latency_ms, self.window_ms, self.p99, self.step), *self.more)
+
+    def of_step(self, step: str) -> tuple[LatencyBound, ...]:
+        """Bounds on the latency of one step alone."""
+        return tuple(bound for bound in self.bounds if bound.step == step)
+
+    def with_bound(self, bound: LatencyBound) -> SLA:
+        """The SLA with one more bound, which replaces one of the same kind and step."""
+        others = (b for b in self.bounds if (b.p99, b.step) != (bound.p99, bound.step))
+        return sla_of([*others, bound])
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.bounds))
+
+
+def sla_of(bounds: Sequence[LatencyBound]) -> SLA:
+    """The SLA of these bounds, of which there is at least one. Bounds of the whole flow come first, and of
+    these the average."""
+    first, *more = sorted(bounds, key=lambda bound: (bound.step is not None, bound.p99))
+    return SLA(first.latency_ms, first.window_ms, first.p99, first.step, tuple(more))
 
 
 @dataclass(frozen=True)

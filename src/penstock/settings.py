@@ -6,13 +6,18 @@ They are read once, when a flow starts, and passed down. Code below that reads n
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 from penstock.errors import SettingError
 from penstock.faults import Fault
 
 ScheduleName = Literal["ct", "lp", "et", "qst"]
 HostExecutors = Literal["own", "shared"]
+
+AUTO: Final = "auto"
+"""Value of `Settings.host_cores`: the number of workers is chosen by load."""
+_MOST_AUTO = 8
+"""Largest number of workers that is chosen by load. A host's state has a part for each of them."""
 
 HOST_JVM_MB = 512
 """Megabytes for the JVM of a host's own executor. Spark requires at least 450. The host uses none of it."""
@@ -122,8 +127,9 @@ class Settings:
     of the memory available to the host's process. Rows are copied while they are applied, and state, Spark
     and other hosts need memory too."""
 
-    host_cores: int | None = None
-    """Worker threads of a host. None: the cores that Spark gives a task (`spark.task.cpus`)."""
+    host_cores: int | Literal["auto"] | None = None
+    """Worker threads of a host. None: the cores that Spark gives a task (`spark.task.cpus`). "auto": one
+    while it has little to do, more while it is busy, its machine has idle cores, and more are faster."""
 
     host_executors: HostExecutors | None = None
     """Whether each host has a Spark executor of its own, which starts and stops with it ("own"), or shares
@@ -136,11 +142,17 @@ class Settings:
 
     host_parts: int | None = None
     """Parts into which a host divides its slots, so that several workers can run at once. None: one part
-    for a host with one worker, else two per worker."""
+    for a host with one worker, two per worker for others, and with host_cores="auto" one for each worker that
+    it may get."""
 
     chunk_rows: int = 65_536
     """Rows per chunk. A chain on one host processes chunks of this size; a step with several workers, chunks
     of at least this size. Smaller chunks balance the work better but add overhead. The minimum is 1."""
+
+    piece_ms: float | None = 100.0
+    """Milliseconds of work in a piece of a channel. A host applies a much larger channel in pieces, and can
+    give some of them to hosts that get its slots, in the middle of an epoch. 0: as many pieces as possible.
+    None: every channel is applied at once. Ordered flows and flows on one host never use pieces."""
 
     live_window_mb: float = 64.0
     """Megabytes of rows that a live courier may hold, or have sent without a host having applied them. At the
@@ -166,8 +178,8 @@ class Settings:
     store slower; a lower one makes more work."""
 
     compact_stalled_ms: int = 60_000
-    """Milliseconds without a file read or written after which another host takes over a host's part of a
-    compaction. Keep it longer than a slow store needs for one file of about 32 MB."""
+    """Milliseconds without progress after which another host takes over a host's part of a compaction. Keep
+    it longer than a slow store needs for one file of about 32 MB."""
 
     keep_epochs: int = 100
     """Number of versions of the state to keep for inspection. The newest two are always kept."""
@@ -184,6 +196,11 @@ class Settings:
     """Maximum megabytes in the body of one request. Rows in channels and streams do not count. The largest
     requests are a courier's reports of all rows that it set aside in an epoch."""
 
+    observed_metrics: bool = False
+    """Whether the progress events of Spark's `StreamingQueryListener` have Penstock's figures: the observed
+    metrics "penstock". Off by default, since each output row then passes one more operator of Spark. Live
+    flows have no such events."""
+
     control_token_file: str | None = None
     """Path of a file with the token that `penstock ctl` needs, such as a mounted secret, for control from
     another machine. None: the environment variable PENSTOCK_CONTROL_TOKEN, else a random token in a file on
@@ -196,7 +213,10 @@ class Settings:
     def __post_init__(self) -> None:
         counts = {n: getattr(self, n) for n in ("host_cores", "host_parts", "chunk_rows")}
         for name, count in counts.items():
-            if count is not None and count < 1:
+            if name == "host_cores" and isinstance(count, str):
+                if count != AUTO:
+                    raise SettingError(f"host_cores is {count!r}", hint='use a number, or "auto"')
+            elif count is not None and count < 1:
                 raise SettingError(f"{name} is {count}", hint="use 1 or more")
         if self.host_lost_ms < 2 * self.heartbeat_ms:
             raise SettingError(
@@ -208,6 +228,8 @@ class Settings:
             port_range(ports)
         if self.host_staged_mb is not None and self.host_staged_mb <= 0:
             raise SettingError(f"host_staged_mb is {self.host_staged_mb}", hint="use more than 0")
+        if self.piece_ms is not None and self.piece_ms < 0:
+            raise SettingError(f"piece_ms is {self.piece_ms}", hint="use 0 or more, or None")
         for name in ("request_mb", "live_window_mb", "live_pause_ms", "live_partitions_ms"):
             if getattr(self, name) <= 0:
                 raise SettingError(f"{name} is {getattr(self, name)}", hint="use more than 0")
@@ -233,14 +255,29 @@ class Settings:
 
     @property
     def workers(self) -> int:
-        """Worker threads of a host."""
-        return self.host_cores or 1
+        """Worker threads of a host; 1 if they are chosen by load: see `most_workers`."""
+        return 1 if self.host_cores == AUTO else self.host_cores or 1
 
-    def parts(self, slots: int) -> int:
-        """Number of parts of a host's state, for a step with `slots` slots.
+    def most_workers(self, cores: float) -> int:
+        """Largest number of worker threads of a host whose process may use this many cores.
+
+        >>> Settings(host_cores="auto").most_workers(4.0), Settings(host_cores=2).most_workers(4.0)
+        (4, 2)
+        """
+        if self.host_cores != AUTO:
+            return self.workers
+        return max(1, min(int(cores), _MOST_AUTO))
+
+    def parts(self, slots: int, workers: int | None = None) -> int:
+        """Number of parts of a host's state, for a step with `slots` slots and up to this many workers.
 
         >>> Settings().parts(64), Settings(host_cores=2).parts(64), Settings(host_cores=4).parts(1)
         (1, 4, 1)
+        >>> Settings(host_cores="auto").parts(64, workers=4)
+        4
         """
-        wanted = self.host_parts or (1 if self.workers == 1 else _PARTS_PER_WORKER * self.workers)
+        most = workers or self.workers
+        # Fewer parts cost fewer calls, which matters while one worker has them all.
+        each = 1 if most == 1 or self.host_cores == AUTO else _PARTS_PER_WORKER
+        wanted = self.host_parts or each * most
         return min(wanted, slots)

@@ -23,7 +23,7 @@ from penstock.control.offload_policy import OffloadPolicy
 from penstock.control.step_control import StepControl
 from penstock.control.treat.decision import Bounds, Decision
 from penstock.model import HostId, StepId
-from penstock.wire.report import Seen
+from penstock.wire.report import MapWork, Seen
 
 
 @dataclass(frozen=True)
@@ -115,14 +115,26 @@ class CourierControl(StepControl):
         arrivals = segment_arrivals(self.step, seen, delta_ms, since_ms, started_ms)
         done = np.bincount(place.owner, [task.done for task in work]).tolist()
         useful_ms = np.bincount(place.owner, [task.useful_ms for task in work]).tolist()
+        cpu = self._cpu_loads(work, place, started_ms - since_ms)
         self.examiner.arriving(arrivals.horizon_ms, arrivals.counts, arrivals.first_m)
         self.examiner.epoch(
             written_ms,
             arrivals.by_slot,
             place.owner,
             place.hosts,
-            dict(zip(place.hosts, map(Work, map(int, done), useful_ms), strict=True)),
+            dict(zip(place.hosts, map(Work, map(int, done), useful_ms, cpu), strict=True)),
             arrivals.latency_ms(written_ms - started_ms),
         )
         waited = [o.wait_ms for task in seen for o in task.offloaded if o.segment == self.step]
         return float(max([*useful_ms, *waited]))
+
+    @staticmethod
+    def _cpu_loads(
+        work: Sequence[MapWork], place: StepPlacement, gap_ms: float
+    ) -> list[float] | list[None]:
+        """CPU load of each courier over the time in which the epoch's rows have arrived."""
+        spent = [task.cpu_ms for task in work if task.cpu_ms is not None]
+        if len(spent) < len(work) or gap_ms <= 0:
+            return [None] * len(place.hosts)
+        loads: list[float] = (np.bincount(place.owner, spent) / gap_ms).tolist()
+        return loads

@@ -199,7 +199,7 @@ class Steering:
     def applied(self, elastic: Elastic, sla: SLA) -> tuple[Elastic, SLA]:
         """The settings and the SLA after these changes. Raises an error if they are invalid."""
         changes = self.changes
-        bound = {
+        bound: dict[str, Any] = {
             f"{name}_ms": milliseconds(changes.pop(name))
             for name in ("latency", "window")
             if name in changes

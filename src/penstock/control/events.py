@@ -21,6 +21,7 @@ from penstock.control.examine.vitals import Floats, Work
 from penstock.control.money import Money
 from penstock.control.treat.decision import Treatment
 from penstock.model import HostId, StepId
+from penstock.state.keys.slot_map import SlotMap, Split
 from penstock.wire.report import HotKeyCount, Seen
 
 Ints = npt.NDArray[np.int64]
@@ -38,6 +39,13 @@ class StepPlacement:
     """Number of slots that have not arrived at their new host, or are not in service there yet."""
     coming: int = 0
     """Number of requested hosts that are not in `hosts` yet."""
+    splits: tuple[Split, ...] = ()
+    """Slots that were split. Their extra slots are the last ones in `owner`."""
+
+    @property
+    def slots(self) -> SlotMap:
+        """The slots of the step, by hash."""
+        return SlotMap(len(self.owner) - len(self.splits), self.splits)
 
     def names(self) -> list[HostId]:
         """The owner of each slot, by name."""
@@ -108,6 +116,14 @@ class StepSealed:
     """Milliseconds that the step took: the time of its slowest host, or the wait for burst workers."""
     placement: StepPlacement
     """Owners of the slots from now on."""
+    applied_ms: Floats | None = None
+    """Sum over records, by slot, of the milliseconds from the epoch's start until hosts had applied them.
+    None if hosts have not measured it."""
+    helped_rows: int = 0
+    """Records that other hosts applied for their owners, in the middle of the epoch. `work` does not have
+    them."""
+    workers: Mapping[HostId, int] = field(default_factory=dict)
+    """Number of worker threads of each host at the end of the epoch."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +145,8 @@ class EpochSealed:
     aid: Aid = field(default_factory=Aid)
     unread: int = 0
     """Backlog in the sources beyond the size limit of the epoch, in rows, as far as it is known."""
+    tail: float | None = None
+    """The 99th percentile of its rows' latencies, as a multiple of their average; None if it had no rows."""
 
 
 @dataclass(frozen=True)
@@ -229,6 +247,8 @@ class KeysCounted:
     seen: tuple[Seen, ...] = ()
     """Reports of the couriers."""
     aid: Aid = field(default_factory=Aid)
+    tail: float | None = None
+    """See `EpochSealed.tail`."""
 
     @property
     def steps(self) -> Mapping[str, Ints]:

@@ -7,8 +7,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from penstock.control.journal.entry import Entry
-from penstock.model import StepId
+from penstock.model import HostId, StepId
 from penstock.plan.epoch import Offload
+from penstock.state.keys.slot_map import Range
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +31,35 @@ class Stay:
     """Cancel the pending moves of a step: its slots stay where they are."""
 
     step: StepId
+
+
+@dataclass(frozen=True)
+class Lend:
+    """Have hosts help others with the rest of a running epoch, once they have done their own work."""
+
+    step: StepId
+    epoch: int
+    helpers: Mapping[HostId, tuple[HostId, ...]]
+    """Host -> the hosts that help it."""
+
+
+@dataclass(frozen=True)
+class SplitSlot:
+    """Split parts off a slot. Each is a slot of its own. Answer with `TreatmentRefused` if that fails."""
+
+    step: StepId
+    epoch: int | None
+    slot: int
+    parts: tuple[tuple[Range, ...], ...]
+    """Hashes of each part."""
+
+
+@dataclass(frozen=True)
+class UniteSlots:
+    """Put split hash slots together again."""
+
+    step: StepId
+    slots: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -60,7 +90,9 @@ class Tell:
     entry: Entry
 
 
-Instruction = Treat | Stay | WaitFor | KeepWarm | RenewWorkers | Tell
+Instruction = (
+    Treat | Stay | SplitSlot | UniteSlots | Lend | WaitFor | KeepWarm | RenewWorkers | Tell
+)
 
 
 @dataclass(frozen=True)

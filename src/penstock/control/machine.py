@@ -28,21 +28,36 @@ from penstock.control.elastic import Elastic
 from penstock.control.examine.arrivals import Arrivals
 from penstock.control.examine.epochs import EpochCost
 from penstock.control.examine.vitals import Floats, Work
-from penstock.control.journal.entries import host_leaves, host_lost, refused, setting
+from penstock.control.journal.entries import (
+    helped,
+    host_leaves,
+    host_lost,
+    refused,
+    setting,
+    workers_changed,
+)
 from penstock.control.journal.entry import At
 from penstock.control.journal.journal import Journal
 from penstock.control.offload_policy import Ahead, OffloadPolicy
 from penstock.control.realize.course import Course, patience_ms
 from penstock.control.step_control import FlowLook, StepControl
 from penstock.control.treat.decision import Bounds, Policy
+from penstock.control.treat.lending import lent
 from penstock.control.treat.sharing import SharedBound
 from penstock.model import SLA, HostId, StepId
-from penstock.plan.epoch import Offload
+from penstock.plan.epoch import Offload, of_parts
 
+_LONG_MS, _LONG_FIRST_MS = 1_000.0, 5_000.0
+"""Milliseconds of a host's work in one epoch that end the warm-up; the second for the first epoch, in which
+code is compiled."""
 WARM_EPOCHS = 5
 """Epochs after a start that decisions ignore: loading and compiling make them slow."""
 _USUAL_START_MS = 500.0
 """Assumed milliseconds from a decision until a new host works, until the first measurement."""
+_EPOCH_TAIL, _LIVE_TAIL = 4 / 3, 4.6
+"""Ratio of the latency's 99th percentile to its average, until it is measured. In epochs that follow each
+other, latencies are spread evenly from one epoch's length to two. In an M/M/1 queue they are exponential."""
+_MOST_TAIL = 20.0
 _DRY_RUN_CHANGED = "dry run was turned on or off: all rows go to hosts"
 
 
@@ -106,6 +121,8 @@ class FlowControl:
         self.habits = habits = habits or Habits()
         self.elastic, self.sla = elastic, sla
         self._offload, self._out = offload, list[do.Instruction]()
+        self._workers = dict[HostId, int]()
+        """Number of worker threads of each host in its last epoch."""
         self.journal = Journal(sink=lambda entry: self._out.append(do.Tell(entry)))
         dry_run = elastic is not None and elastic.dry_run
         self.steps = {
@@ -139,7 +156,10 @@ class FlowControl:
         self.all_steps: dict[str, StepControl] = {**self.steps, **self.couriers}
         self.whole = whole or {}
         """Keyed steps that burst workers cannot help, each with the reason."""
-        wholes = {step.step: step.bounds for step in steps}
+        self._tail = _LIVE_TAIL if habits.own_latency else _EPOCH_TAIL
+        wholes = {
+            step.step: replace(step.bounds, step=str(step.step), tail=self._tail) for step in steps
+        }
         self._bound = SharedBound(wholes, habits.shares, habits.own_latency)
         self._cost, self._start_ms = EpochCost(), _USUAL_START_MS
         self._epochs, self._epoch = 0, -1
@@ -200,6 +220,7 @@ class FlowControl:
 
     def _read(self, event: ev.EpochRead) -> None:
         for step, read in event.steps.items():
+            self._follow_slots(self.steps[step], read.placement)
             arrivals = self._arrivals[step] = read.arrivals
             examiner = self.steps[step].examiner
             examiner.arriving(arrivals.horizon_ms, arrivals.counts, arrivals.first_m)
@@ -209,24 +230,51 @@ class FlowControl:
                 expected_ms = self._expected(step, read)
                 if expected_ms is not None or read.placement.pending:
                     self._look(self.steps[step], look, read.placement, expected_ms)
+                self._lend(step, read, event.epoch)
+
+    def _lend(self, step: str, read: ev.StepRead, epoch: int) -> None:
+        """Even out the work of the running epoch. A host that is not known yet counts as an average one."""
+        control, hosts = self.steps[step], read.placement.hosts
+        if control.vitals is None or control.dry_run:
+            return
+        known = dict(zip(control.vitals.hosts, control.vitals.service_rate.tolist(), strict=True))
+        rates = np.array([known.get(host, np.nan) for host in hosts])
+        if not np.isfinite(rates).any():
+            return
+        rates = np.where(np.isfinite(rates), rates, np.nanmean(rates))
+        helpers = lent(hosts, 1000.0 * self._records(step, read) / rates)
+        if helpers:
+            self._out.append(do.Lend(control.step, epoch, helpers))
 
     def _expected(self, step: str, read: ev.StepRead) -> Floats | None:
         """Expected latency of the running epoch per host, in milliseconds, as if no other host worked.
 
         None if these hosts have not been evaluated yet.
         """
-        control, arrivals, place = self.steps[step], read.arrivals, read.placement
-        vitals, records = control.vitals, read.records
-        if vitals is None or vitals.hosts != place.hosts:
+        vitals = self.steps[step].vitals
+        if vitals is None or vitals.hosts != read.placement.hosts:
             return None
-        if records is None:
-            by_slot, offload = arrivals.by_slot, self.orders.offloads.get(step)
-            if self._offload is not None and offload is not None:
-                merge = 0.0 if control.offloading is None else control.offloading.merge
-                by_slot = self._offload.left(step, by_slot, offload, merge)
-            records = np.bincount(place.owner, by_slot, len(place.hosts)).astype(np.float64)
-        work_ms = records * 1000.0 / vitals.service_rate
-        return np.asarray(arrivals.age_ms + self._cost.ms + work_ms)
+        work_ms = self._records(step, read) * 1000.0 / vitals.service_rate
+        return np.asarray(read.arrivals.age_ms + self._cost.ms + work_ms)
+
+    def _records(self, step: str, read: ev.StepRead) -> Floats:
+        """Records of the running epoch per host, without those for burst workers."""
+        if read.records is not None:
+            return read.records
+        control, place = self.steps[step], read.placement
+        by_slot, offload = read.arrivals.by_slot, self.orders.offloads.get(step)
+        if self._offload is not None and offload is not None:
+            merge = 0.0 if control.offloading is None else control.offloading.merge
+            by_slot = self._offload.left(step, by_slot, offload, merge)
+        return np.bincount(place.owner, by_slot, len(place.hosts)).astype(np.float64)
+
+    def _note_workers(self, at: At, workers: Mapping[HostId, int]) -> None:
+        """Record in the journal which hosts use another number of worker threads than before."""
+        before = {host: self._workers.get(host, count) for host, count in workers.items()}
+        changed = {host: count for host, count in workers.items() if count != before[host]}
+        if changed:
+            self.journal.add(workers_changed(at, {h: before[h] for h in changed}, changed))
+        self._workers |= workers
 
     def _sealed(self, event: ev.EpochSealed) -> None:
         now_ms, epoch = event.now_ms, event.epoch
@@ -236,16 +284,23 @@ class FlowControl:
             if why := self._offload.trouble(now_ms, event.aid.reachable):
                 for control in self.all_steps.values():
                     control.withdraw(why, now_ms, epoch)
+        self._end_warm_up(event)
         self._examine(event)
         self._warm_up(event)
         self._share(event)
+        self._note_tail(event.tail)
         look = self._look_of(event.aid, now_ms, epoch)
         for step, sealed in event.steps.items():
             placement = self._settle(self.steps[step], sealed.placement, now_ms, epoch)
+            if sealed.helped_rows:
+                at = At(step, now_ms, epoch)
+                self.journal.add(helped(at, sealed.helped_rows, self._arrivals[step].by_slot.sum()))
+            self._note_workers(At(step, now_ms, epoch), sealed.workers)
             self._look(self.steps[step], look, placement)
             load = self._arrivals[step].by_slot.astype(np.int64)
             hot = [count for task in event.seen for count in task.hot]
             self.steps[step].find_hot_keys(hot, load, epoch)
+            self._out += self.steps[step].resplit(now_ms, epoch)
         for segment in self._reported_segments(event):
             self._look(segment, look, segment.placement)
         self._keep_warm()
@@ -259,7 +314,12 @@ class FlowControl:
             self.steps[step].examiner.unread = arrivals.by_slot * (event.unread / max(1, rows))
             done = sealed.owner, sealed.hosts, sealed.work
             measured_ms = arrivals.latency_ms(written_ms - started_ms)
-            self.steps[step].examiner.epoch(written_ms, arrivals.by_slot, *done, measured_ms)
+            applied_ms = None
+            if sealed.applied_ms is not None:
+                applied_ms = arrivals.waited_ms + sealed.applied_ms
+            counts = arrivals.by_slot
+            self.steps[step].examiner.epoch(written_ms, counts, *done, measured_ms, applied_ms)
+            self._judge(self.steps[step], event.now_ms)
         spent_ms = sum(self._spent(event).values())
         for segment in self._reported_segments(event):
             segment.resize(len(event.seen), event.aid.together)
@@ -283,6 +343,17 @@ class FlowControl:
             if all(name in task.maps for task in event.seen)
         ]
 
+    def _end_warm_up(self, event: ev.EpochSealed) -> None:
+        """End the warm-up early if hosts have worked for long on this epoch: what is slow only once matters
+        little then. Else a flow that is overloaded from its start would be left alone for long epochs."""
+        if not self._epochs < self.habits.warm_epochs:
+            return
+        works = (work for sealed in event.steps.values() for work in sealed.work.values())
+        longest_ms = max((work.useful_ms for work in works), default=0.0)
+        if longest_ms >= (_LONG_MS if self._epochs else _LONG_FIRST_MS):
+            self._forget_rates()
+            self._epochs = self.habits.warm_epochs
+
     def _warm_up(self, event: ev.EpochSealed) -> None:
         """Count an epoch that had rows. After the last warm-up epoch, forget the service rates."""
         rows = sum(task.rows for task in event.seen)
@@ -301,12 +372,24 @@ class FlowControl:
         for control in self.steps.values():
             control.examiner.forget_rates()
 
+    def _follow_slots(self, control: StepControl, placement: ev.StepPlacement) -> None:
+        """Adapt to slots that were split, or are whole again, since the last event."""
+        before = control.slots
+        if control.follow_slots(placement):
+            offload = self.orders.offloads.get(control.step)
+            if offload is not None:
+                shares = of_parts(offload.shares, control.slots.origins(before))
+                offloads = {**self.orders.offloads, control.step: replace(offload, shares=shares)}
+                self.orders = replace(self.orders, offloads=offloads)
+
     def _slot_ended(self, event: ev.TimeSlotEnded) -> None:
         control, now_ms = self.steps[event.step], event.now_ms
+        self._follow_slots(control, event.placement)
         if event.work is not None:
             counts = event.m, event.arrived, event.completed
             owners = event.owner, event.hosts
             control.examiner.sample(*counts, *owners, event.work, event.measured_ms)
+            self._judge(control, now_ms)
             self._warm_up_slots(event.work)
             self._share_time_slot(control, now_ms)
         placement = self._settle(control, event.placement, now_ms, None)
@@ -340,9 +423,24 @@ class FlowControl:
     def _keys_counted(self, event: ev.KeysCounted) -> None:
         if self._offload is not None and self._offload.note(event, self.orders.offloads):
             self._out.append(do.RenewWorkers())
+        self._note_tail(event.tail)
         for step, load in event.loads.items():
             self.steps[step].find_hot_keys(event.hot, load, event.epoch)
+            self._out += self.steps[step].resplit(event.now_ms, event.epoch)
         self._order_steps()
+
+    def _judge(self, control: StepControl, now_ms: float) -> None:
+        """Judge the slots of a step, if a window has ended since the query has warmed up."""
+        if self._epochs >= self.habits.warm_epochs:
+            control.judge(now_ms, own_latency=self.habits.own_latency)
+
+    def _note_tail(self, tail: float | None) -> None:
+        """Record how far the slowest rows are behind the average ones."""
+        if tail is None or self.sla is None or not any(bound.p99 for bound in self.sla.bounds):
+            return
+        self._tail += (min(max(tail, 1.0), _MOST_TAIL) - self._tail) / 8
+        self._bound.set_tail(self._tail)
+        self._set_bounds()
 
     # -- decisions and treatments
 

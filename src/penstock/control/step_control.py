@@ -12,7 +12,9 @@ from penstock.control.diagnose.forecast import Forecast
 from penstock.control.diagnose.hot_keys import HotKeys
 from penstock.control.events import StepPlacement, TreatmentBegun
 from penstock.control.examine.examiner import Examiner
+from penstock.control.examine.success import SlotMeter
 from penstock.control.examine.vitals import Floats, Ints, Vitals
+from penstock.control.instructions import SplitSlot, UniteSlots
 from penstock.control.journal import entries
 from penstock.control.journal.entry import At
 from penstock.control.journal.journal import Journal
@@ -21,7 +23,10 @@ from penstock.control.offload_policy import OffloadPolicy
 from penstock.control.realize.course import Course
 from penstock.control.treat.decision import Bounds, Decision, Policy, Treatment, is_new
 from penstock.control.treat.offloading import Offloading, for_switch, held
+from penstock.control.treat.splitting import CoolSlots, divide
 from penstock.model import HostId, StepId
+from penstock.plan.epoch import of_parts
+from penstock.state.keys.slot_map import SlotMap
 from penstock.wire.report import HotKeyCount
 
 NOT_UP = "a host did not come up in time"
@@ -67,7 +72,7 @@ class StepControl:
         decisions use measured latencies rather than estimates.
         """
         self.step, self.policy, self.journal, self.dry_run = step, policy, journal, dry_run
-        self.examiner = Examiner(step, slots, bounds.sla.window_ms, delta_ms, measured=measured)
+        self.examiner = Examiner(step, slots, bounds.window_ms, delta_ms, measured=measured)
         self._forecast = Forecast() if measured else None
         self._bounds, self._offload = bounds, offload
         self.hot = HotKeys(step, slots, merges)
@@ -78,8 +83,11 @@ class StepControl:
         """Vitals of the last evaluation."""
         self.decision: Decision | None = None
         """The last decision."""
+        self.success = SlotMeter(slots)
+        """How often each slot kept the bound."""
         self.asked = 0
         """Number of evaluations so far."""
+        self.slots, self._cool = SlotMap(slots), CoolSlots()
         self._placement: StepPlacement | None = None
         """Placement of the last evaluation."""
         self._hosts: tuple[HostId, ...] = ()
@@ -96,7 +104,7 @@ class StepControl:
     @bounds.setter
     def bounds(self, bounds: Bounds) -> None:
         self._bounds = bounds
-        self.examiner.window_ms = bounds.sla.window_ms
+        self.examiner.window_ms = bounds.window_ms
 
     @property
     def latency_ms(self) -> float | None:
@@ -108,6 +116,32 @@ class StepControl:
         if not known.any():
             return None
         return float(np.average(vitals.slot_latency_ms[known], weights=vitals.rate[known]))
+
+    def follow_slots(self, placement: StepPlacement) -> bool:
+        """Adapt to slots that were split or are whole again. Returns whether there were any."""
+        slots, before = placement.slots, self.slots
+        if slots == before:
+            return False
+        self.slots, origins = slots, slots.origins(before)
+        self.examiner.resize(slots.count)
+        self.hot.resize(slots.count)
+        self.success.counts.renumber(origins)
+        self.vitals = None
+        if self.offloading is not None:
+            shares = of_parts(self.offloading.shares, origins)
+            self.offloading = replace(self.offloading, shares=shares)
+        return True
+
+    def judge(self, now_ms: float, own_latency: bool) -> None:
+        """Judge the slots, if a window has ended. With `own_latency`, the step's own latency is known, else
+        that since rows arrived at the flow."""
+        bounds = self._bounds
+        windows = self.success.due(now_ms, bounds.window_ms)
+        if windows:
+            own = bounds.step is not None and bool(bounds.sla.of_step(bounds.step))
+            bound_ms = bounds.latency_ms if own_latency or own else bounds.whole_ms
+            latency_ms, waiting_ms = self.examiner.slot_latency(now_ms)
+            self.success.judge(now_ms, windows, latency_ms, waiting_ms, bound_ms)
 
     # -- evaluation
 
@@ -245,6 +279,37 @@ class StepControl:
         for key in hot_keys:
             self.journal.add(entries.hot_key(self._at(now_ms, epoch), key))
 
+    def resplit(self, now_ms: float, epoch: int | None = None) -> list[SplitSlot | UniteSlots]:
+        """Split the slots that are too hot for any host and that no single key explains, and put those
+        together again that have cooled down. Journals both. Nothing changes while slots move."""
+        vitals, decision, placement = self.vitals, self.decision, self._placement
+        if vitals is None or decision is None or placement is None or not vitals.valid:
+            return []
+        if self.dry_run or placement.pending or self.course.treating is not None:
+            return []
+        if self._bounds.at_most < 2 and not self.slots.splits:
+            return []  # a single host gains nothing from a split
+        room = float(np.nanmax(vitals.service_rate, initial=0.0)) * (1 - self._bounds.margin)
+        if room <= 0 or placement.slots != self.slots:
+            return []
+        orders, at = list[SplitSlot | UniteSlots](), self._at(now_ms, epoch)
+        explained = {key.slot for key in self.hot.keys}
+        for slot in decision.hot_slots:
+            shares = None if slot in explained else self.hot.shares(slot)
+            if shares is None:
+                continue
+            rate = float(vitals.rate[slot])
+            keys = {hash: share * rate for hash, share in shares.items()}
+            division = divide(self.slots.ranges(slot), keys, rate, room)
+            if division is not None:
+                orders.append(SplitSlot(self.step, epoch, slot, division.parts))
+                self.journal.add(entries.split(at, slot, rate, division.rates))
+        cool = self._cool.look(now_ms, self.slots, vitals.rate, room)
+        if cool and not orders:
+            orders.append(UniteSlots(self.step, tuple(cool)))
+            self.journal.add(entries.united(at, cool))
+        return orders
+
     # -- progress of treatments
 
     def begun(self, event: TreatmentBegun) -> None:
@@ -269,7 +334,7 @@ class StepControl:
         was = self.course.treating
         ended, at = self.course.end(placement, now_ms), self._at(now_ms, epoch)
         if ended == "done" and was is not None:
-            self._before = (was.latency_ms, now_ms + self._bounds.sla.window_ms)
+            self._before = (was.latency_ms, now_ms + self._bounds.window_ms)
             figures = was.treatments, was.since_ms, self._worst()
             self.journal.add(entries.done(at, *figures, hosts=placement.hosts))
         elif ended == "given up" and was is not None:
@@ -294,7 +359,8 @@ class StepControl:
         if self._before is not None and vitals.now_ms >= self._before[1]:
             before_ms, self._before = self._before[0], None
             at, now_ms = self._at(vitals.now_ms, epoch), self._worst()
-            self.journal.add(entries.outcome(at, before_ms, now_ms, self._bounds))
+            success = self.success.counts.rates()
+            self.journal.add(entries.outcome(at, before_ms, now_ms, self._bounds, success=success))
 
     def _worst(self) -> float:
         """Highest latency of any host at the last evaluation, in milliseconds."""

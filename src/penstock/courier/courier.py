@@ -10,6 +10,7 @@ import gc
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -32,15 +33,19 @@ from penstock.faults import Fault, arm
 from penstock.logs import LogStyle, take_on
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.steps import FlowPlan
+from penstock.spans import Laps, Span, now_ms
 from penstock.wire.access import Access
+from penstock.wire.flight import in_own_thread
 
 _log = logging.getLogger("penstock.epochs")
 
+_tails: deque[Span] = deque(maxlen=1_000)
+"""Spans of this worker that its reports came too early for. They go with its next report."""
 _settled = False
-"""Whether this worker has called `_settle`."""
+"""Whether this worker has called `settle`."""
 
 
-def _settle() -> None:
+def settle() -> None:
     """Exclude all objects that exist now from garbage collection, once per worker.
 
     Spark's worker collects garbage after every task. With the objects that Arrow, numba and pandas load,
@@ -78,11 +83,13 @@ class Courier:
     """Level and format of log lines; None: Python's defaults."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        began_ms = now_ms()
         take_on(self.log)
         pa.set_cpu_count(1)
         arm(self.faults)
         plan, task = self.context()
         where = {"epoch": plan.epoch, "run": plan.run, **vars(task)}
+        laps = Laps(plan.epoch, f"courier {task.partition}", since_ms=began_ms)
         delivery = Delivery(
             self.flow,
             plan,
@@ -92,7 +99,8 @@ class Courier:
             self.exchange_ms,
             self.keep_late,
             self.lost_ms,
-            input=Input(batches, self.check_end, **where),
+            input=Input(batches, self.check_end, laps, **where),
+            laps=laps,
         )
         try:
             done = self._deliver(delivery)
@@ -109,27 +117,34 @@ class Courier:
         except Exception as failed:
             # The driver gets the error itself, not only Spark's report of it.
             with suppress(PenstockError):
-                delivery.tell_driver("trouble", error=to_wire(_as_penstock_error(failed)))
+                delivery.tell_driver("trouble", error=to_wire(as_penstock_error(failed)))
             raise
-        _settle()
+        settle()
+        laps.lap("output")
         yield from done
+        laps.lap("hand over")
+        _tails.extend(laps.take())
 
     def _deliver(self, delivery: Delivery) -> list[pa.RecordBatch]:
         flow, witness = self.flow, Witness(self.flow.sources)
         streams = Streams(flow, iter(delivery.input), witness, delivery.aside)
-        roads = self.roads(delivery)
+        roads, laps = self.roads(delivery), delivery.laps
+        laps.lap("start")
         # When the last road to hosts has sent all records, all input was read. So the driver can have
         # the report while the hosts still work.
         early = max((n for n, road in enumerate(roads) if road.report_when == "sent"), default=-1)
+        reported: Future[None] = Future()
+        reported.set_result(None)
         for number, road in enumerate(roads):
             with road:
                 road.send([streams.read(stream) for stream in road.reads])
                 if number == early:
-                    _report(delivery, witness, roads)
+                    reported = _report(delivery, witness, roads)
                 streams.add(road.answer())
         done = [as_schema(batch, flow.output, "output") for batch in streams.last()]
+        reported.result()  # before the task ends, so that the driver has it by then
         if early < 0 or any(road.report_when == "answered" for road in roads[early + 1 :]):
-            _report(delivery, witness, roads)  # a task's last report replaces earlier ones
+            _report(delivery, witness, roads).result()  # the last one replaces earlier ones
         aside = delivery.aside
         if aside.dead or (aside.late and self.keep_late):
             delivery.tell_driver("set_aside", aside=codec.to_plain(aside))
@@ -220,15 +235,23 @@ def _let_go(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield left.popleft()
 
 
-def _report(delivery: Delivery, witness: Witness, roads: Sequence[Road]) -> None:
-    """Send the driver the task's report: what it has read and counted so far."""
+def _report(delivery: Delivery, witness: Witness, roads: Sequence[Road]) -> Future[None]:
+    """Send the driver the task's report: what it has read and counted so far. Does not wait for it."""
     seen = replace(witness.seen(), late=delivery.aside.late_counts())
     for road in roads:
         seen = road.tell(seen)
-    delivery.tell_driver("report", seen=codec.to_plain(seen))
+    told = delivery.told
+    told += [_tails.popleft() for _ in range(len(_tails))]
+    told += delivery.laps.take()
+    seen = replace(seen, spans=tuple(told))
+    plain = codec.to_plain(seen)
+    sent = in_own_thread(lambda: delivery.tell_driver("report", seen=plain), "report")
+    delivery.laps.lap("report")
+    return sent
 
 
-def _as_penstock_error(error: Exception) -> PenstockError:
+def as_penstock_error(error: Exception) -> PenstockError:
+    """The error of a task as one that can be sent to the driver."""
     if isinstance(error, PenstockError):
         return error
     if isinstance(error, MemoryError):

@@ -16,6 +16,7 @@ from penstock.exchange.step_work import StepWork
 from penstock.faults import point
 from penstock.plan.epoch import EpochPlan, StepRoutes
 from penstock.plan.steps import FlowPlan
+from penstock.spans import Laps, Span
 from penstock.wire.access import Access
 from penstock.wire.messages import ChannelHeader
 
@@ -39,19 +40,23 @@ class Input:
         self,
         batches: Iterable[pa.RecordBatch] = (),
         check_end: Callable[[], None] = lambda: None,
+        laps: Laps | None = None,
         **where: object,
     ) -> None:
         """Wrap the batches. `where` has the facts of the task for fault points."""
         self._batches, self._check_end, self._where = batches, check_end, where
+        self._laps = laps or Laps(-1, "courier")
         self._rows, self._whole = 0, batches == ()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         batches = iter(self._batches)
         while True:
+            self._laps.lap("combine")
             try:
                 batch = next(batches, None)
             except Exception as broken:
                 raise CutInputError(f"the input of a task broke off: {broken}") from broken
+            self._laps.lap("read")
             if batch is None:
                 break
             self._rows += batch.num_rows
@@ -87,6 +92,10 @@ class Delivery:
     """Milliseconds without an answer after which a host is reported as lost."""
     aside: Aside = field(default_factory=Aside)
     input: Input = field(default_factory=Input)
+    laps: Laps = field(default_factory=lambda: Laps(-1, "courier"))
+    """Spans of the task."""
+    told: list[Span] = field(default_factory=list)
+    """Spans that were reported."""
 
     @cached_property
     def work(self) -> StepWork:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.courier.channels import Channels
 from penstock.courier.delivery import Delivery
 from penstock.exchange.tally import Tally
-from penstock.operators.operator import ROWS
+from penstock.operators.operator import ROWS, Outgoing
 from penstock.plan.steps import KeyedStep, MapStep
 from penstock.wire.report import Seen
 
@@ -76,13 +76,14 @@ class _ChannelRoad(Road):
 
     def __init__(self, delivery: Delivery, number: int, channels: Channels) -> None:
         super().__init__(delivery, number)
-        self._channels = channels
+        self._channels, self._laps = channels, delivery.laps
         self._all: list[Channels] = []
         """Open channels, in the order of their answers."""
         self._stack = ExitStack()
 
     def __enter__(self) -> Road:
         self._open(self._channels)
+        self._laps.lap("open")
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -94,13 +95,16 @@ class _ChannelRoad(Road):
 
     def _end(self, kind: str, alone: bool = False) -> None:
         """Close the first channels after all their records, of this kind, were sent."""
+        self._laps.lap("combine")
         self._channels.pass_point("courier.sent")
         self._channels.end(kind, self._delivery.input.whole_rows, alone)
+        self._laps.lap("send")
 
     def answer(self) -> Batches:
         aside = self._delivery.aside
         rows = [batch for channels in self._all for batch in channels.answer(aside)]
         self._channels.pass_point("courier.closed")
+        self._laps.lap("answer")
         return rows
 
 
@@ -113,7 +117,7 @@ class HostRoad(_ChannelRoad):
         routes = next(routes for routes in delivery.plan.steps if routes.step == step.id)
         super().__init__(delivery, number, delivery.channels(routes))
         self._step, self._routes = step, routes
-        self._tally = Tally(step, routes.watched)
+        self._tally = Tally(step, routes.watched, routes.routes.slots)
 
     def send(self, inputs: Sequence[Batches]) -> None:
         work, step = self._delivery.work, self._step
@@ -122,12 +126,16 @@ class HostRoad(_ChannelRoad):
 
     def _send(self, inputs: Sequence[Batches]) -> str:
         """Send the records that the step's sender makes of these rows, and return their kind."""
-        routes, channels, tally = self._routes, self._channels, self._tally
+        routes, channels, tally, laps = self._routes, self._channels, self._tally, self._laps
         sender = self._step.plan.sender(routes.time, routes.two_stage)
         channels.pass_point("courier.sender", sender=sender)
-        return self._delivery.work.send(
-            self._step, sender, inputs, lambda outgoing: channels.send(outgoing, tally)
-        )
+
+        def send(outgoing: Outgoing) -> None:
+            laps.lap("combine")
+            channels.send(outgoing, tally)
+            laps.lap("send")
+
+        return self._delivery.work.send(self._step, sender, inputs, send)
 
     def tell(self, seen: Seen) -> Seen:
         tally = self._tally

@@ -9,5 +9,7 @@ recovery.py           faults, tracked until all is well again
 crew_scaling.py       scales the couriers, as control/crew_size.py plans it
 relocation.py         moves slots between hosts
 control_loop.py       carries out what control decides; control_rehearsal.py compiles its kernels first
-progress.py, bill.py, awaiting.py, journal_writer.py    what users see: progress, cost, waits, journal
+progress.py, bill.py, awaiting.py    what users see: progress, cost, waits
+phases.py             where the time of a trigger went, phase by phase (pure)
+journal_writer.py     writes the journal, control's events and the recording to the checkpoint
 """

@@ -44,8 +44,8 @@ class _Part:
     """Host that works on it; None while it waits for one."""
     tag: str = ""
     """Tag of the order that this host received."""
-    files: int = -1
-    """Number of files that it had read or written at the last check."""
+    steps: int = -1
+    """Number of its steps at the last check."""
     since: float = 0.0
     """Time of its last progress, in seconds of a steady clock."""
     tried: set[HostId] = field(default_factory=set)
@@ -117,7 +117,7 @@ class Compaction:
             return
         host = max(free, key=lambda host: len(owned[host] & part.slots))
         part.host, part.tag = host, f"{self.tag}.{next(self._orders)}"
-        part.files, part.since = -1, self._clock()
+        part.steps, part.since = -1, self._clock()
         order = CompactOrder(tuple(sorted(part.slots)), self.version, part.tag, soft)
         try:
             self._fleet.ask(host, "compact", order=order)
@@ -134,8 +134,8 @@ class Compaction:
         part.done = standing.part
         if part.done is not None:
             return None
-        if standing.files > part.files:
-            part.files, part.since = standing.files, self._clock()
+        if standing.steps > part.steps:
+            part.steps, part.since = standing.steps, self._clock()
         if self._clock() - part.since > self._stalled_s:
             return self._give_up(
                 part,

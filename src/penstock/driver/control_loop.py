@@ -19,7 +19,8 @@ import numpy as np
 from penstock.control import events as ev
 from penstock.control import instructions as do
 from penstock.control.elastic import Elastic, Steering
-from penstock.control.examine.arrivals import arrivals_of
+from penstock.control.examine.arrivals import applied_after, arrivals_of
+from penstock.control.examine.success import Success
 from penstock.control.examine.vitals import Work
 from penstock.control.journal.entry import Entry
 from penstock.control.journal.journal import Journal
@@ -31,6 +32,7 @@ from penstock.driver.control_rehearsal import rehearse
 from penstock.driver.control_view import control_facts
 from penstock.driver.fleet import SealedHost
 from penstock.driver.live_counts import StepSample
+from penstock.driver.progress import Latency, latency_of, live_latency_of
 from penstock.driver.relocation import LeavingHost, LostHost, Relocation
 from penstock.errors import PenstockError
 from penstock.model import SLA
@@ -49,6 +51,8 @@ _LEVELS = {
     "outcome": logging.INFO,
     "setting": logging.INFO,
     "hot key": logging.INFO,
+    "helped": logging.INFO,
+    "workers": logging.INFO,
     "offload": logging.INFO,
     "refused": logging.WARNING,
     "failed": logging.WARNING,
@@ -77,6 +81,7 @@ class ControlLoop:
         bill: Bill | None = None,
         together: Callable[[], int | None] = lambda: None,
         unread: Callable[[], int] = lambda: 0,
+        cpu: Callable[[str], float | None] = lambda host: None,
         trigger_ms: float = 0.0,
         warm_epochs: int = WARM_EPOCHS,
         live: bool = False,
@@ -84,12 +89,13 @@ class ControlLoop:
         """`sink` receives every journal entry, `record` every event of the machine.
 
         `together` returns the number of couriers that work at the same time, or None if that is unknown.
-        `unread` returns the number of rows that wait in the sources after the current epoch. A `live` flow
-        is examined every time slot (`time_slot`) instead of every epoch.
+        `unread` returns the number of rows that wait in the sources after the current epoch. `cpu` returns
+        the CPU load of a host, or None if it is not measured. A `live` flow is examined every time slot
+        (`time_slot`) instead of every epoch.
         """
         self._flow, self._relocation, self._clock_ms = flow, relocation, clock_ms
         self._keeper, self._bill, self._together = keeper, bill, together
-        self._unread = unread
+        self._unread, self._cpu = unread, cpu
         self._sink, self._record = sink, record
         self.opening = opening_of(
             flow,
@@ -185,11 +191,16 @@ class ControlLoop:
             waited = {name: part.wait_ms for name, part in offloaded_by_segment(seen).items()}
             self._ask_usage(seen, bool(waited))
             vitals = {host.host: host.vitals for host in sealed}
+            closed_ms = {host: noted.closed_ms for host, noted in vitals.items()}
+            started_ms, latency = (
+                self.machine.started_ms,
+                latency_of(seen, written_ms, self.machine.started_ms),
+            )
             steps = dict[str, ev.StepSealed]()
             for routes in plan.steps:
                 table = routes.routes
                 work = {
-                    host: Work(vitals[host].rows, vitals[host].useful_ms)
+                    host: Work(vitals[host].rows, vitals[host].useful_ms, self._cpu(host))
                     for host in table.hosts
                     if host in vitals
                 }
@@ -200,6 +211,12 @@ class ControlLoop:
                     work,
                     max(spent_ms, waited.get(routes.step, 0.0)),
                     self._placement(routes.step, routes.routes),
+                    applied_after(
+                        *(routes.step, seen, table.owner, table.hosts, closed_ms),
+                        *(started_ms, written_ms),
+                    ),
+                    sum(vitals[host].helped_rows for host in table.hosts if host in vitals),
+                    {host: vitals[host].workers for host in table.hosts if host in vitals},
                 )
             self._handle(
                 ev.EpochSealed(
@@ -213,6 +230,7 @@ class ControlLoop:
                     overlapped=bool(waited),
                     aid=self._aid(),
                     unread=unread,
+                    tail=_tail(latency),
                 )
             )
 
@@ -242,7 +260,7 @@ class ControlLoop:
         owner, placement = table.owner.astype(np.int64), self._placement(step.id, table)
         at = (now_ms, m, step.id)
         if sample is None:
-            unknown = np.full(step.slots, -1.0)
+            unknown = np.full(len(owner), -1.0)
             owners, aid = (table.hosts, owner), self._aid()
             return ev.TimeSlotEnded(
                 *at, unknown, unknown, *owners, None, unknown, placement, aid=aid
@@ -254,7 +272,10 @@ class ControlLoop:
             table.hosts,
             owner,
             # a host without records does not report
-            {host: sample.work.get(host, Work(0, 0.0)) for host in table.hosts},
+            {
+                host: replace(sample.work.get(host, Work(0, 0.0)), cpu=self._cpu(host))
+                for host in table.hosts
+            },
             sample.measured_ms,
             placement,
             sample.waiting_ms,
@@ -277,16 +298,24 @@ class ControlLoop:
         went to burst workers."""
         hot = tuple(count for task in seen for count in task.hot)
         self._ask_usage(seen, any(task.offloaded for task in seen))
-        if hot or any(task.routed or task.offloaded for task in seen):
-            slots = {step.id: step.slots for step in self._flow.keyed}
+        tail = _tail(live_latency_of(seen)) if self._has_p99 else None
+        if hot or tail is not None or any(task.routed or task.offloaded for task in seen):
             loads = {
-                name: sum((t.loads[name] for t in seen if name in t.loads), np.zeros(n, np.int64))
-                for name, n in slots.items()
+                step.id: sum(known[1:], known[0].copy())
+                if known
+                else np.zeros(step.slots, np.int64)
+                for step in self._flow.keyed
+                for known in [[task.loads[step.id] for task in seen if step.id in task.loads]]
             }
             with self._deciding():
                 noted = tuple(_noted(task, False) for task in seen)
                 now_ms = self._clock_ms()
-                self._handle(ev.KeysCounted(now_ms, epoch, hot, loads, noted, self._aid()))
+                self._handle(ev.KeysCounted(now_ms, epoch, hot, loads, noted, self._aid(), tail))
+
+    @property
+    def _has_p99(self) -> bool:
+        sla = self.machine.sla
+        return sla is not None and any(bound.p99 for bound in sla.bounds)
 
     def stop(self) -> None:
         """End the control loop's thread."""
@@ -299,10 +328,9 @@ class ControlLoop:
         return machine.habits.delta_ms, machine.since_ms, machine.started_ms
 
     def _handle_read(self, plan: EpochPlan, seen: Sequence[Seen], look: bool) -> None:
-        slots = {step.id: step.slots for step in self._flow.keyed}
         steps = {
             str(routes.step): ev.StepRead(
-                arrivals_of(routes.step, slots[routes.step], seen, *self._times()),
+                arrivals_of(routes.step, len(routes.routes.owner), seen, *self._times()),
                 self._placement(routes.step, routes.routes),
             )
             for routes in plan.steps
@@ -314,7 +342,8 @@ class ControlLoop:
         """All hosts of a step, including those without slots, and the owner of each slot."""
         idle = [host for host in self._relocation.hosts(step) if host not in table.hosts]
         pending = self._relocation.pending_of(step)
-        return ev.StepPlacement((*table.hosts, *idle), table.owner.astype(np.int64), pending)
+        owner = table.owner.astype(np.int64)
+        return ev.StepPlacement((*table.hosts, *idle), owner, pending, splits=table.splits)
 
     def _aid(self) -> ev.Aid:
         return ev.Aid(self.reach is not None, self.money, self._together())
@@ -345,6 +374,12 @@ class ControlLoop:
                     self._treat(instruction)
                 case do.Stay(step):
                     self._relocation.stay(step)
+                case do.Lend(_, epoch, helpers):
+                    self._relocation.lend(epoch, helpers)
+                case do.SplitSlot():
+                    self._split(instruction)
+                case do.UniteSlots(step, slots):
+                    self._relocation.unite(step, slots)
                 case do.KeepWarm(step, count):
                     self._keep_warm(step, count)
                 case do.RenewWorkers():
@@ -353,6 +388,15 @@ class ControlLoop:
                 case do.WaitFor():
                     waits.append(instruction)
         return waits
+
+    def _split(self, split: do.SplitSlot) -> None:
+        """Split a slot, and report to the machine if that was refused."""
+        try:
+            self._relocation.split(split.step, split.parts)
+        except PenstockError as error:
+            wanted = f"to split slot {split.slot}"
+            refused = (self._clock_ms(), split.epoch, split.step, str(error), wanted)
+            self._handle(ev.TreatmentRefused(*refused))
 
     def _treat(self, treat: do.Treat) -> None:
         """Start treatments, and report to the machine whether they began or were refused."""
@@ -403,6 +447,24 @@ class ControlLoop:
             self._handle(ev.Steered(self._clock_ms(), steering))
             return self.facts()
 
+    def success(self) -> dict[str, Success]:
+        """Kind of bound, such as "clicks: average" -> share of windows in which the step's slots kept it."""
+        with self._lock:
+            return {
+                f"{step}: average": control.success.counts.rates()
+                for step, control in self.machine.steps.items()
+                if control.success.counts.windows
+            }
+
+    def slot_success(self) -> dict[str, list[float | None]]:
+        """Step -> share of windows that each slot kept since the start; None where it is not known."""
+        with self._lock:
+            rates = {s: c.success.counts.by_place() for s, c in self.machine.steps.items()}
+        return {
+            step: [None if np.isnan(rate) else round(rate, 4) for rate in slots.tolist()]
+            for step, slots in rates.items()
+        }
+
     def facts(self) -> dict[str, Any]:
         """The state and settings of control, as JSON values."""
         with self._lock:
@@ -419,6 +481,11 @@ def log_entry(entry: Entry) -> None:
     fields = {name: entry.facts[name] for name in _FIELDS if name in entry.facts}
     fields |= {"step": entry.step, "epoch": entry.epoch, "event": entry.event}
     _log.log(level, "Step %s, %s: %s", entry.step, entry.event, entry.text, extra=fields)
+
+
+def _tail(latency: Latency | None) -> float | None:
+    """The 99th percentile as a multiple of the average; None if it is not known."""
+    return None if latency is None or latency.mean_ms <= 0 else latency.p99_ms / latency.mean_ms
 
 
 def _noted(task: Seen, times: bool) -> Seen:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from itertools import count
 
 import pyarrow as pa
@@ -17,17 +18,19 @@ from penstock.driver.awaiting import Awaiting
 from penstock.driver.bill import Bill
 from penstock.driver.clock import wall_ms
 from penstock.driver.control_loop import ControlLoop
-from penstock.driver.fleet import Fleet
+from penstock.driver.fleet import Fleet, SealedHost
+from penstock.driver.helping import Helping
 from penstock.driver.progress import (
     EpochProgress,
     couriers_progress,
     host_progress,
     latency_of,
     migration_progress,
+    summed_loads,
 )
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
-from penstock.driver.versions import Tries, Versions
+from penstock.driver.versions import MadeOf, ReadyManifest, Tries, Versions
 from penstock.errors import CheckpointError
 from penstock.faults import point
 from penstock.model import StepId
@@ -35,7 +38,9 @@ from penstock.operators.operator import EpochTime
 from penstock.plan.epoch import EpochPlan, StepRoutes
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
+from penstock.spans import Laps, Span
 from penstock.state.store.store import Store
+from penstock.wire.flight import in_own_thread
 from penstock.wire.report import Seen, added, offloaded_by_segment
 
 Write = Callable[[EpochPlan], None]
@@ -72,14 +77,36 @@ class EpochRunner:
         self._relocation, self._control, self._bill = relocation, control, bill
         self.versions = Versions(flow, fleet, store, settings, clock_ms, steady_ms)
         self._late_sink, self._keep_time = late_sink, keep_time
+        shares = settings.piece_ms is not None and not (flow.one_host or flow.in_order)
+        self._helping = Helping(relocation, fleet, shares)
         self._stage = Awaiting()
+        self._read_ms = 0.0
+        """Time of the newest courier's report, in milliseconds since 1970."""
+        self._running = False
+        """Whether an epoch is on its way to the sink."""
+        self._plan_now: EpochPlan | None = None
+        """Plan of the run whose couriers are at work; None while there is none."""
+        self._ahead: Future[ReadyManifest] | None = None
+        """Manifest of the run, prepared once all hosts have sealed; None until all couriers have reported."""
+        self._laps = Laps(-1, "driver")
+        """Spans of the driver in the newest epoch."""
 
-    def run(self, epoch: int, partitions: int, write: Write, closing: int = 0) -> EpochProgress:
+    def run(
+        self,
+        epoch: int,
+        partitions: int,
+        write: Write,
+        closing: int = 0,
+        began_ms: float | None = None,
+    ) -> EpochProgress:
         """Run an epoch until it is in the sink and durable.
 
         `closing` is for the end of a bounded input, which takes one epoch for each keyed step on a row's
-        path. In the n-th of these epochs, all steps at depth n or less close their windows.
+        path. In the n-th of these epochs, all steps at depth n or less close their windows. `began_ms` is the
+        time at which the driver's work for this epoch began, if that was before this call.
         """
+        earlier = self._laps.take()
+        laps = self._laps = Laps(epoch, "driver", since_ms=began_ms)
         self.begin(epoch)
         self._registry.recovery.begin(epoch)
         started_ms, now_ms = self._clock_ms(), self._epoch_time(epoch)
@@ -92,18 +119,26 @@ class EpochRunner:
                     self._control.wait_for_hosts()
                 self._waits(epoch, run, "hosts to take their slots")
                 self._registry.expect(epoch, run, self._on_report)
+                self._running = True
                 self._settle(epoch, run)
                 plan = self._plan(epoch, run, partitions, started_ms, now_ms, closing)
                 if self._control is not None:
                     self._control.begin(plan)
                 self._waits(epoch, run, "couriers")
+                self._helping.begin(plan)
+                self._plan_now = plan
+                laps.lap("prepare")
                 write(plan)
+                laps.lap("write")
                 written_ms = self._clock_ms()
+                self._running = False
                 point("driver.written", epoch=epoch, run=run)
                 self._waits(epoch, run, "hosts to seal it")
                 sealed = self._fleet.seal(plan)
+                laps.lap("seal")
                 break
             except Exception as failed:
+                self._forget_ahead()
                 cause = self._registry.trouble() or failed
                 self._store.must_own()  # else a newer driver has caused the failure
                 self._waits(epoch, run, "hosts to go back")
@@ -111,8 +146,13 @@ class EpochRunner:
                 lost = self._fleet.roll_back(epoch - 1, run)
                 tries.again(epoch, failed, cause, lost)
                 self._registry.recovery.run_again(epoch)
+                laps.lap("failed run")
             finally:
+                self._plan_now = None
+                self._helping.end()
                 self._stage.goes_on()
+        ahead, self._ahead = self._ahead, None
+        ready = None if ahead is None or ahead.exception() else ahead.result()
         point("driver.sealed", epoch=epoch, run=plan.run)
         seen, dead = self._registry.seen(), self._registry.dead_letters()
         late = self._registry.late_rows()
@@ -126,7 +166,9 @@ class EpochRunner:
             self._relocation.placements(),
             seen,
             dead,
+            ready=ready,
         )
+        laps.lap("manifest")
         point("driver.committed", epoch=epoch, run=plan.run)
         self._registry.recovery.durable(epoch)
         self._relocation.sealed(epoch, sealed)
@@ -141,7 +183,7 @@ class EpochRunner:
             started_ms=int(started_ms),
             sink_ms=written_ms - started_ms,
             seal_ms=self._clock_ms() - written_ms,
-            latency=latency_of(seen, written_ms),
+            latency=latency_of(seen, written_ms, started_ms),
             watermark_ms=plan.steps[0].time.watermark_ms if plan.steps else None,
             dead_letters=len(dead),
             late_rows=late_counts(seen),
@@ -150,7 +192,14 @@ class EpochRunner:
             functions=added(offloaded_by_segment(seen).values()),
             couriers=couriers_progress(seen),
             money=None if self._bill is None else self._bill.money,
+            read_ms=max(0.0, self._read_ms - started_ms),
+            loads=summed_loads(seen),
+            spans=_spans(earlier, laps, seen, sealed),
         )
+
+    def ended(self) -> None:
+        """Note that the driver's work for the newest epoch has ended."""
+        self._laps.lap("after")
 
     def next_epoch(self) -> int:
         """Number of the epoch after the newest durable one."""
@@ -160,6 +209,11 @@ class EpochRunner:
     def seen(self) -> list[Seen]:
         """Reports of the current run's couriers."""
         return self._registry.seen()
+
+    @property
+    def backlog(self) -> int:
+        """Number of rows that couriers have read and whose output is not in the sink."""
+        return sum(task.rows for task in self.seen) if self._running else 0
 
     @property
     def reported(self) -> int:
@@ -183,6 +237,7 @@ class EpochRunner:
         """End control and upkeep, after the last epoch."""
         if self._control is not None:
             self._control.stop()
+        self._helping.stop()
         self.versions.upkeep.stop()
 
     def begin(self, epoch: int) -> None:
@@ -210,8 +265,29 @@ class EpochRunner:
 
     def _on_report(self, seen: list[Seen]) -> None:
         """Hand the couriers' reports to control, which examines them before the epoch is done."""
+        self._read_ms = self._clock_ms()
+        plan = self._plan_now
+        if plan is not None and len(seen) == plan.partitions and self._ahead is None:
+            sealing = self._fleet.seal_soon(plan)
+            self._ahead = in_own_thread(lambda: self._prepare(plan, sealing), "manifest")
         if self._control is not None:
             self._control.reported(seen)
+
+    def _prepare(self, plan: EpochPlan, sealing: Sequence[Future[SealedHost]]) -> ReadyManifest:
+        """Wait for all hosts to seal, and write the manifest ahead. It is used if the run succeeds."""
+        deltas = tuple(delta for host in sealing for delta in host.result().deltas)
+        routes = {str(step.step): step.routes for step in plan.steps}
+        placements, seen = self._relocation.placements(), tuple(self._registry.seen())
+        return self.versions.prepare(MadeOf(plan.epoch, plan.run, deltas, routes, placements, seen))
+
+    def _forget_ahead(self) -> None:
+        """Remove the prepared manifest of a failed run, now or when it is written."""
+        self._plan_now = None  # a late report begins no other
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.add_done_callback(
+                lambda done: None if done.exception() else self.versions.discard(done.result())
+            )
 
     def _settle(self, epoch: int, run: int) -> None:
         """Give every slot a ready owner, and report lost hosts to control."""
@@ -262,6 +338,15 @@ class EpochRunner:
             map_offloads=tuple((n, o) for n, o in orders.offloads.items() if n in orders.timed),
             timed=orders.timed,
         )
+
+
+def _spans(
+    earlier: Sequence[Span], laps: Laps, seen: Sequence[Seen], sealed: Sequence[SealedHost]
+) -> tuple[Span, ...]:
+    """All spans that have arrived since the last epoch."""
+    couriers = (span for courier in seen for span in courier.spans)
+    hosts = (span for host in sealed for span in host.vitals.spans)
+    return (*earlier, *laps.take(), *couriers, *hosts)
 
 
 def late_counts(seen: Sequence[Seen]) -> dict[str, int]:

@@ -20,6 +20,7 @@ from penstock.plan.assignment import Assignment, Incoming
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.steps import KeyedStep
 from penstock.settings import Settings
+from penstock.state.keys.slot_map import SlotMap, Split
 from penstock.state.store.store import DeltaRef
 from penstock.wire.access import Access
 from penstock.wire.flight import in_own_thread
@@ -50,11 +51,12 @@ class _Assigned:
     record: HostRecord
     owned: frozenset[int]
     pace: Pace
+    splits: tuple[Split, ...] = ()
 
 
 class Fleet(TaskCrew[HostId, KeyedStep]):
     """The hosts of all keyed steps of a started flow. In addition to those of `TaskCrew`, other threads may
-    call `ask`, `owned`, `owned_by_step` and `memory`."""
+    call `ask`, `avoided`, `help`, `owned`, `owned_by_step` and `memory`."""
 
     kind = "host"
     inheritance = "Its slots go to other hosts"
@@ -70,6 +72,8 @@ class Fleet(TaskCrew[HostId, KeyedStep]):
         super().__init__(jobs, registry, access, settings, clock_ms)
         self._complaints = Complaints()
         self._assigned: dict[HostId, _Assigned] = {}
+        self._sealing: tuple[tuple[int, int], dict[HostId, Future[SealedHost]]] = ((-1, -1), {})
+        """Epoch and run that hosts seal in the background, and their answers."""
         self._joined: set[HostId] = set()
         """Hosts that have joined the current live run."""
         self._task_watch = SilenceWatch[tuple[int, int, int]](
@@ -159,7 +163,8 @@ class Fleet(TaskCrew[HostId, KeyedStep]):
         """Whether a host has exactly this assignment."""
         last = self._assigned.get(host)
         pace = (order.whole, order.trickle_mb_s)
-        return last is not None and (last.owned, last.pace) == (frozenset(order.owned), pace)
+        wanted = (frozenset(order.owned), pace, order.splits)
+        return last is not None and (last.owned, last.pace, last.splits) == wanted
 
     def assign(
         self,
@@ -171,17 +176,18 @@ class Fleet(TaskCrew[HostId, KeyedStep]):
 
         All hosts give up slots first, so that copies are frozen before others fetch them.
         """
+        had = {host: self._owned_in(host, order.splits) for host, order in orders.items()}
         leaving = {
-            host: replace(order, owned=tuple(sorted(self.owned(host) & set(order.owned))))
+            host: replace(order, owned=tuple(sorted(had[host] & set(order.owned))))
             for host, order in orders.items()
-            if self.owned(host) - set(order.owned)
+            if had[host] - set(order.owned)
         }
         self._each(list(leaving), lambda host: self._tell(host, leaving[host], wait=False))
 
         def arrive(host: HostId) -> None:
             order = orders[host]
             groups: dict[HostId | None, list[int]] = {}
-            for slot in set(order.owned) - self.owned(host):
+            for slot in set(order.owned) - had[host]:
                 groups.setdefault(sources.get(host, {}).get(slot), []).append(slot)
             incoming = tuple(
                 Incoming(tuple(sorted(slots)), self._location(source))
@@ -190,6 +196,15 @@ class Fleet(TaskCrew[HostId, KeyedStep]):
             self._tell(host, replace(order, incoming=incoming), wait)
 
         self._each(list(orders), arrive)
+
+    def _owned_in(self, host: HostId, splits: tuple[Split, ...]) -> frozenset[int]:
+        """The slots of a host by its last assignment, as they are called when slots are split in this way."""
+        last = self._assigned.get(host)
+        if last is None or last.splits == splits:
+            return self.owned(host)
+        slots = self._members[host].slots
+        origins = SlotMap(slots, splits).origins(SlotMap(slots, last.splits)).tolist()
+        return frozenset(slot for slot, origin in enumerate(origins) if origin in last.owned)
 
     def release(self, hosts: Iterable[HostId]) -> None:
         """Drop the copies of moved slots on these hosts."""
@@ -212,7 +227,7 @@ class Fleet(TaskCrew[HostId, KeyedStep]):
             self._give_up(record, failed.message)
             raise
         pace = (order.whole, order.trickle_mb_s)
-        self._assigned[host] = _Assigned(record, frozenset(order.owned), pace)
+        self._assigned[host] = _Assigned(record, frozenset(order.owned), pace, order.splits)
 
     def _location(self, host: HostId | None) -> str | None:
         assigned = None if host is None else self._assigned.get(host)
@@ -220,16 +235,37 @@ class Fleet(TaskCrew[HostId, KeyedStep]):
 
     # -- epochs
 
+    def seal_soon(self, plan: EpochPlan) -> list[Future[SealedHost]]:
+        """Have every host seal the epoch as soon as its channels have closed, in the background. So the
+        answers are here when the sink is done. Call this when all rows are on their way to the hosts."""
+
+        def sealing(host: HostId) -> Future[SealedHost]:
+            return in_own_thread(lambda: self._seal(plan, host, wait=True), "fleet-seal")
+
+        hosts = [host for step in plan.steps for host in step.routes.hosts]
+        self._sealing = (plan.epoch, plan.run), {host: sealing(host) for host in hosts}
+        return list(self._sealing[1].values())
+
     def seal(self, plan: EpochPlan) -> list[SealedHost]:
         """Seal the epoch on every host. Raises if a host is lost; the others can still be rolled back."""
+        of, sealing = self._sealing
+        early = sealing if of == (plan.epoch, plan.run) else {}
 
         def seal(host: HostId) -> SealedHost:
-            facts = self._order(
-                host, "seal", epoch=plan.epoch, run=plan.run, partitions=plan.partitions
-            )
-            return _sealed(host, facts)
+            try:
+                return early[host].result() if host in early else self._seal(plan, host)
+            except PenstockError:
+                # It may have waited too long. If the host is lost, this says so.
+                return self._seal(plan, host)
 
-        return self._each([host for step in plan.steps for host in step.routes.hosts], seal)
+        hosts = [host for step in plan.steps for host in step.routes.hosts]
+        if all(host in early and early[host].done() for host in hosts):
+            return [seal(host) for host in hosts]
+        return self._each(hosts, seal)
+
+    def _seal(self, plan: EpochPlan, host: HostId, wait: bool = False) -> SealedHost:
+        facts = {"epoch": plan.epoch, "run": plan.run, "partitions": plan.partitions}
+        return _sealed(host, self._order(host, "seal", **facts, wait=wait))
 
     def roll_back(self, version: int, run: int, owned: Owned | None = None) -> bool:
         """Roll hosts back to `version`, since the run after it has failed. Without `owned`, only hosts with
@@ -257,10 +293,11 @@ class Fleet(TaskCrew[HostId, KeyedStep]):
 
     # -- live runs
 
-    def admit(self, hosts: Iterable[HostId], version: int) -> None:
-        """Send an empty assignment to hosts that have none yet."""
+    def admit(self, hosts: Iterable[HostId], version: int, splits: tuple[Split, ...]) -> None:
+        """Send an assignment without slots to hosts that have none yet."""
         fresh = [host for host in hosts if host not in self._assigned]
-        self._each(fresh, lambda host: self._tell(host, Assignment(version, ()), wait=False))
+        order = Assignment(version, (), splits=splits)
+        self._each(fresh, lambda host: self._tell(host, order, wait=False))
 
     def join(self, hosts: Iterable[HostId], run: int, couriers: int, **facts: Any) -> None:
         """Open hosts for the streams of a live run with this number of couriers."""
@@ -288,6 +325,12 @@ class Fleet(TaskCrew[HostId, KeyedStep]):
     def ask(self, host: HostId, action: str, **arguments: Any) -> Any:
         """Call an action that a host answers at once."""
         return self._order(host, action, AT_ONCE_MS, **arguments)
+
+    def help(self, host: HostId, helpers: Iterable[HostId], epoch: int, run: int) -> None:
+        """Tell a host which others can help it in this run."""
+        records = filter(None, map(self._registry.host, helpers))
+        locations = [record.location for record in records]
+        self.ask(host, "help", epoch=epoch, run=run, locations=locations)
 
     def memory(self) -> dict[str, int]:
         """Resident memory of each host's process, in bytes."""

@@ -1,7 +1,8 @@
-"""Writes control's journal and events to the checkpoint, in the background.
+"""Writes control's journal and events, and what observers see, to the checkpoint, in the background.
 
     <root>/journal/<time>-<number>.jsonl          entries of the journal
     <root>/events/<start>/<number>.jsonl-gz       parameters of the control machine, and its events
+    <root>/moments/<start>/<number>.jsonl-gz      the query in each second: facts about it, and its moments
 
 Some file systems would compress a name that ends in .gz once more. If the store fails, entries are dropped:
 they are not worth stopping a query for.
@@ -22,16 +23,17 @@ from penstock.control.events import Event
 from penstock.control.journal.entry import Entry
 from penstock.control.record import Opening, event_line, opening_line
 from penstock.errors import PenstockError
+from penstock.state.store.start_files import files_by_start, start_folder
 from penstock.state.store.store import Store
 
 _KEPT = 10_000
 """Number of journal files to keep. A treatment makes one to three."""
 _STARTS_KEPT = 5
-"""Number of starts whose events are kept."""
+"""Number of starts whose files are kept."""
 _MOST_BYTES = 512 * 2**20
-"""Most bytes of events to record for one start."""
-_MANY, _LONG_S = 500, 10.0
-"""Number of events, and seconds, after which events are written to a file."""
+"""Most bytes of one kind to keep for one start."""
+_MANY = 500
+"""Number of items of a start after which they are written to a file."""
 
 T = TypeVar("T")
 
@@ -86,34 +88,47 @@ class JournalWriter(_Writer[Entry]):
                 self._store.files.remove(old)
 
 
-class EventWriter(_Writer[Opening | Event]):
-    """Records the events of the control machine of one start. The first item must be its opening."""
+class StartWriter(_Writer[T]):
+    """Writes the items of one start of a flow to packed files of its own. Keeps the newest starts' files."""
 
-    def __init__(self, store: Store, clock_s: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(store, "events")
+    def __init__(
+        self,
+        store: Store,
+        kind: str,
+        started_ms: float,
+        line: Callable[[T], bytes],
+        every_s: float = 10.0,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`kind` is the folder. `line` makes a line of JSON of an item. Files are `every_s` seconds apart, or
+        less if there are many items."""
+        super().__init__(store, kind)
         self._clock_s, self._written_s = clock_s, clock_s()
-        self._folder, self._bytes = "", 0
+        self._kind, self._line, self._every_s, self._bytes = kind, line, every_s, 0
+        self._folder = start_folder(kind, started_ms)
 
     def _due(self) -> bool:
         waited_s = self._clock_s() - self._written_s
-        due = len(self._waiting) >= _MANY or waited_s > _LONG_S
+        due = len(self._waiting) >= _MANY or waited_s > self._every_s
         if due:
             self._written_s = self._clock_s()
         return due
 
-    def _keep(self, number: int, items: list[Opening | Event]) -> None:
-        if isinstance(items[0], Opening):
-            self._folder = f"events/{items[0].started_ms:016.0f}"
+    def _keep(self, number: int, items: list[T]) -> None:
+        if number == 0:
             self._forget_old()
         if self._bytes < _MOST_BYTES:
-            lines = [opening_line(i) if isinstance(i, Opening) else event_line(i) for i in items]
-            data = gzip.compress(b"\n".join([*lines, b""]), compresslevel=4)
+            data = gzip.compress(b"\n".join([*map(self._line, items), b""]), compresslevel=4)
             self._store.files.write(f"{self._folder}/{number:06d}.jsonl-gz", data, durable=False)
             self._bytes += len(data)
 
     def _forget_old(self) -> None:
-        files = [file.name for file in self._store.files.below("events")]
-        starts = sorted({name.split("/")[1] for name in files})
-        for name in files:
-            if name.split("/")[1] in starts[: 1 - _STARTS_KEPT]:
+        starts = files_by_start(self._store, self._kind)
+        for start in sorted(starts)[: 1 - _STARTS_KEPT]:
+            for name in starts[start]:
                 self._store.files.remove(name)
+
+
+def control_line(item: Opening | Event) -> bytes:
+    """The line of an item of the control machine's record."""
+    return opening_line(item) if isinstance(item, Opening) else event_line(item)

@@ -38,6 +38,7 @@ from penstock.driver.progress import (
     host_progress,
     live_latency_of,
     migration_progress,
+    summed_loads,
 )
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
@@ -51,7 +52,6 @@ from penstock.plan import watermarks
 from penstock.plan.steps import FlowPlan
 from penstock.plan.topology import SlotsMark
 from penstock.settings import Settings
-from penstock.state.store.manifest import unpack_slots
 from penstock.state.store.store import DeltaRef, Store
 from penstock.wire.live import CourierCounts, EpochPassed, Guides, LiveOrder
 from penstock.wire.report import Seen, added, offloaded_by_segment
@@ -220,7 +220,8 @@ class LiveRunner:
             self._scaling.begun()
         self._positions.take_new()
         run = LiveRun(self._run, len(names), self._parts)
-        self._counts.begin(self._run, len(names))
+        slots = {step: len(mark.routes.owner) for step, mark in self._marks.items()}
+        self._counts.begin(self._run, len(names), slots)
         self._rewind(version)
         point("driver.begin", epoch=run.epoch, run=run.number)
         self._registry.recovery.begin(run.epoch)
@@ -383,12 +384,13 @@ class LiveRunner:
             )
 
     def _must_renew(self) -> bool:
-        """Whether a new run should begin. Only that stops rows for the migration "pause", assigns new
-        partitions to couriers, and moves partitions between them."""
+        """Whether a new run should begin. Only that stops rows for the migration "pause", splits slots,
+        assigns new partitions to couriers, and moves partitions between them."""
         pauses = self._relocation.migration.kind == "pause"
         moves = pauses and self._relocation.could_move(self._version)
         scales = self._scaling is not None and self._scaling.must_renew
-        return moves or scales or self._couriers.idle or self._positions.grown
+        splits = self._relocation.could_split()
+        return moves or splits or scales or self._couriers.idle or self._positions.grown
 
     # -- commits
 
@@ -409,7 +411,7 @@ class LiveRunner:
         self.versions.commit(
             epoch,
             self._run,
-            _in_order(sealed, marks),
+            _in_order(sealed),
             {step: mark.routes for step, mark in marks.items()},
             {step: mark.placements for step, mark in marks.items()},
             seen,
@@ -450,8 +452,14 @@ class LiveRunner:
                 functions=added(offloaded_by_segment(seen).values()),
                 migration=migration_progress(self._relocation.taken(), [s.vitals for s in sealed]),
                 money=None if self._bill is None else self._bill.money,
+                loads=summed_loads(seen),
             )
         )
+
+    @property
+    def backlog(self) -> int:
+        """Number of records that have arrived and that no host has applied, as far as couriers know."""
+        return self._counts.backlog
 
     @property
     def _version(self) -> int:
@@ -466,13 +474,8 @@ class LiveRunner:
         self._stage.waits(f"run {self._run + 1}: waiting for {what}")
 
 
-def _in_order(sealed: Iterable[SealedHost], marks: Mapping[str, SlotsMark]) -> list[DeltaRef]:
+def _in_order(sealed: Iterable[SealedHost]) -> list[DeltaRef]:
     """The deltas of an epoch. Those of slots that moved in it come first, since the new owners have changed
     the same entries later."""
     deltas = [ref for host in sealed for ref in host.deltas if ref.rows]
-
-    def is_own(ref: DeltaRef) -> bool:
-        routes = marks[ref.step].routes
-        return bool(routes.hosts[routes.owner[unpack_slots(ref.slots)[0]]] == ref.host)
-
-    return sorted(deltas, key=is_own)
+    return sorted(deltas, key=lambda ref: not ref.away)

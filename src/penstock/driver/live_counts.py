@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from penstock.control.examine.fifo import resized
 from penstock.control.examine.vitals import Floats, Work
 from penstock.model import HostId
 from penstock.plan.steps import KeyedStep
@@ -46,12 +47,17 @@ class _StepSum:
         self._work: dict[str, tuple[int, int]] = {}
         """Host -> records and microseconds of work in this run that samples have reported."""
 
-    def begin(self) -> None:
-        """Begin a run, in which couriers count from 0 again."""
-        self._base = self._completed = self._arrived.copy()
+    def begin(self, slots: int) -> None:
+        """Begin a run, in which couriers count from 0 again. Slots may have been split since the last one."""
+        self._base = self._completed = resized(self._arrived, slots)
+        self._arrived = self._base.copy()
         self._latency_ms = np.zeros_like(self._base)
         self._sent, self._total = self._base.copy(), float(self._base.sum())
         self._work = {}
+
+    @property
+    def slots(self) -> int:
+        return len(self._base)
 
     def sample(self, counts: Iterable[StepCounts]) -> StepSample:
         """The sum of all couriers' counts, as one sample."""
@@ -112,9 +118,11 @@ class LiveCounts:
     >>> clicks = StepCounts("clicks", np.array([4, 0]), np.array([3, 0]), np.array([9e3, 0.0]), {"a": 3},
     ...                   {"a": 500}, {"a": 2_000})
     >>> counts.note(CourierCounts(0, 0, (clicks,)), 0.0)
+    >>> counts.backlog
+    1
     >>> sample = counts.sample(100.0)["clicks"]
     >>> sample.measured_ms.tolist(), sample.work, sample.waiting_ms
-    ([9.0, 0.0], {'a': Work(completed=3, useful_ms=0.5)}, {'a': 2.0})
+    ([9.0, 0.0], {'a': Work(completed=3, useful_ms=0.5, cpu=None)}, {'a': 2.0})
     """
 
     def __init__(self, steps: Iterable[KeyedStep]) -> None:
@@ -124,16 +132,23 @@ class LiveCounts:
         self.waiting_ms = 0.0
         """Age of the oldest unfinished record at the last sample, in milliseconds."""
 
-    def begin(self, run: int, couriers: int) -> None:
-        """Begin a run with this number of couriers."""
+    def begin(self, run: int, couriers: int, slots: Mapping[str, int] | None = None) -> None:
+        """Begin a run with this number of couriers, and of slots of each step."""
         self._run, self._couriers, self._newest, self.waiting_ms = run, couriers, {}, 0.0
-        for step in self._steps.values():
-            step.begin()
+        for name, step in self._steps.items():
+            step.begin(step.slots if slots is None else slots[name])
 
     def note(self, counts: CourierCounts, now_ms: float) -> None:
         """Take in the counts of one courier."""
         if counts.run == self._run:
             self._newest[counts.courier] = now_ms, counts
+
+    @property
+    def backlog(self) -> int:
+        """Number of records that have arrived, as far as couriers know, and that no host has applied. Any
+        thread may ask."""
+        parts = [part for _, counts in list(self._newest.values()) for part in counts.steps]
+        return sum(int((p.arrived - p.completed).sum()) + p.waiting for p in parts)
 
     def sample(self, now_ms: float) -> dict[str, StepSample] | None:
         """All counts by step; None if a courier's counts are missing or stale."""

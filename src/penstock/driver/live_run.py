@@ -14,7 +14,7 @@ from penstock.driver.relocation import Relocation
 from penstock.driver.versions import Versions
 from penstock.faults import point
 from penstock.model import HostId, StepId
-from penstock.plan.migration import TRICKLE_MB_S
+from penstock.plan.migration import UNCAPPED_MB_S
 from penstock.plan.placement import Handover
 from penstock.plan.steps import FlowPlan
 from penstock.wire.live import (
@@ -103,7 +103,8 @@ class LiveRun:
             wanted = [*self._relocation.hosts(step.id), *self._relocation.leaving(step.id)]
             fresh = [h for h in self._fleet.ready(wanted) if h not in self.hosts]
             if fresh:
-                self._fleet.admit(fresh, self._version)
+                splits = self._relocation.routes(step.id).splits
+                self._fleet.admit(fresh, self._version, splits)
                 self._fleet.join(
                     fresh,
                     self.number,
@@ -155,7 +156,7 @@ class LiveRun:
         migration, leaving = self._relocation.migration, self._relocation.leaving(step)
         trickle = migration.trickle_mb_s
         if not migration.whole and any(h.source in leaving for h in handovers):
-            trickle = max(trickle, TRICKLE_MB_S)  # a leaving host must become empty some time
+            trickle = trickle or UNCAPPED_MB_S  # a leaving host must become empty some time
         pace = (migration.whole, trickle)
         handings = []
         for handover in handovers:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
 
+from penstock.control.examine.success import Success
 from penstock.control.money import Money
 from penstock.host.vitals import HostVitals, MovedState
 from penstock.plan.placement import Handover
+from penstock.spans import Span
 from penstock.state.arrays import Array
-from penstock.wire.report import OffloadCounts, Seen
+from penstock.wire.report import Counts, OffloadCounts, Seen
+
+LATENCY_BOUNDS_MS = (5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000)
+"""Upper bounds of the buckets of `Latency.histogram`, in milliseconds. One more bucket has all above them."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,8 @@ class Latency:
     mean_ms: float
     p50_ms: float
     p99_ms: float
+    histogram: tuple[int, ...] = ()
+    """Number of rows in each bucket of `LATENCY_BOUNDS_MS`; empty if it is not known."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,8 @@ class HostProgress:
     """Number of records that it processed."""
     useful_ms: float
     """Milliseconds that it worked on them."""
+    workers: int = 1
+    """Number of its worker threads at the end of the epoch."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +100,32 @@ class EpochProgress:
     """Cost since the query was started; None if it is not tracked."""
     couriers: tuple[CourierProgress, ...] = ()
     """Work of couriers in stateless segments that burst workers can help."""
+    read_ms: float = 0.0
+    """Milliseconds from the start until all couriers had read their rows and sent them to hosts. 0 in a live
+    flow, which reads all the time."""
+    loads: Mapping[str, Counts] = field(default_factory=dict)
+    """Step -> number of records sent to its hosts, by slot."""
+    success: Mapping[str, Success] = field(default_factory=dict)
+    """Kind of the SLA's bounds, "average" or "p99" -> share of its windows that were kept so far."""
+    spans: tuple[Span, ...] = ()
+    """What the driver, couriers and hosts did, and when: in this epoch, and in the epoch before after its own
+    progress was made. Empty in a live flow."""
+    phases: Mapping[str, float] = field(default_factory=dict)
+    """Where the time of the trigger went: phase -> milliseconds, in order, see `driver.phases.PHASES`. They
+    add up to the trigger. Set by `query.progress` once Spark has reported the trigger. Empty in a live
+    flow."""
+
+    @property
+    def done_ms(self) -> float:
+        """Time at which the output was in the sink, in milliseconds since 1970."""
+        return self.started_ms + self.sink_ms
 
 
 def host_progress(host: str, vitals: HostVitals) -> HostProgress:
-    return HostProgress(host, vitals.entries, vitals.state_bytes, vitals.rows, vitals.useful_ms)
+    return HostProgress(
+        *(host, vitals.entries, vitals.state_bytes, vitals.rows, vitals.useful_ms),
+        workers=vitals.workers,
+    )
 
 
 def migration_progress(
@@ -118,21 +149,63 @@ def couriers_progress(seen: Sequence[Seen]) -> tuple[CourierProgress, ...]:
     )
 
 
-def latency_of(seen: Sequence[Seen], done_ms: float) -> Latency | None:
-    """The latency of an epoch whose output reached the sink at `done_ms`.
+def summed_loads(seen: Sequence[Seen]) -> dict[str, Counts]:
+    """Step -> records by slot, over all couriers."""
+    loads: dict[str, Counts] = {}
+    for task in seen:
+        for step, counts in task.loads.items():
+            loads[step] = loads[step] + counts if step in loads else counts
+    return loads
 
-    >>> latency_of([Seen(4, (1000, 1100), (3, 1))], done_ms=1200.0)
-    Latency(mean_ms=175.0, p50_ms=200.0, p99_ms=200.0)
+
+def merged_latency(epochs: Iterable[EpochProgress]) -> Latency | None:
+    """Latency over several epochs; None if they had no rows.
+
+    Its mean is exact. Its p50 is the median of the epochs' p50, by rows, and its p99 is that of the worst
+    epoch.
     """
-    arrivals = np.array([a for s in seen for a in s.arrivals_ms], dtype=np.float64)
-    return _latency(done_ms - arrivals, [c for s in seen for c in s.counts])
+    known = [(e.rows, e.latency) for e in epochs if e.latency is not None and e.rows]
+    if not known:
+        return None
+    rows = np.array([r for r, _ in known])
+    means, medians = (np.array([getattr(x, n) for _, x in known]) for n in ("mean_ms", "p50_ms"))
+    order = np.argsort(medians)
+    middle = np.searchsorted(np.cumsum(rows[order]), rows.sum() / 2)
+    buckets = [latency.histogram for _, latency in known if latency.histogram]
+    return Latency(
+        mean_ms=float(np.average(means, weights=rows)),
+        p50_ms=float(medians[order][middle]),
+        p99_ms=max(x.p99_ms for _, x in known),
+        histogram=tuple(map(sum, zip(*buckets, strict=True))),
+    )
+
+
+def latency_of(
+    seen: Sequence[Seen], done_ms: float, started_ms: float | None = None
+) -> Latency | None:
+    """The latency of an epoch whose output reached the sink at `done_ms`. Rows without an arrival time count
+    from `started_ms`, when the epoch began to read them.
+
+    >>> latency = latency_of([Seen(4, (1000, 1100), (3, 1))], done_ms=1200.0)
+    >>> latency.mean_ms, latency.p50_ms, latency.p99_ms, latency.histogram[4:6]
+    (175.0, 200.0, 200.0, (1, 3))
+    >>> latency_of([Seen(4)], done_ms=1200.0, started_ms=900.0).mean_ms
+    300.0
+    """
+    arrivals = [float(a) for s in seen for a in s.arrivals_ms]
+    counts = [c for s in seen for c in s.counts]
+    if started_ms is not None:
+        arrivals.append(started_ms)
+        counts.append(max(0, sum(s.rows for s in seen) - sum(counts)))
+    return _latency(done_ms - np.array(arrivals, dtype=np.float64), counts)
 
 
 def live_latency_of(seen: Sequence[Seen]) -> Latency | None:
     """The latency of an epoch of a live flow, where each row has its own.
 
-    >>> live_latency_of([Seen(4, latencies_us=(1500, 4000), latency_counts=(3, 1))])
-    Latency(mean_ms=2.125, p50_ms=1.5, p99_ms=4.0)
+    >>> latency = live_latency_of([Seen(4, latencies_us=(1500, 4000), latency_counts=(3, 1))])
+    >>> latency.mean_ms, latency.p50_ms, latency.p99_ms
+    (2.125, 1.5, 4.0)
     """
     taken_us = np.array([us for s in seen for us in s.latencies_us], dtype=np.float64)
     return _latency(taken_us / 1000, [c for s in seen for c in s.latency_counts])
@@ -146,4 +219,6 @@ def _latency(latencies_ms: Array, counted: Sequence[int]) -> Latency | None:
     latencies, reached = latencies_ms[order], np.cumsum(counts[order])
     p50, p99 = (latencies[np.searchsorted(reached, q * reached[-1])] for q in (0.5, 0.99))
     mean = float(np.average(latencies, weights=counts[order]))
-    return Latency(mean, float(p50), float(p99))
+    places = np.searchsorted(LATENCY_BOUNDS_MS, latencies)
+    histogram = np.bincount(places, counts[order], len(LATENCY_BOUNDS_MS) + 1).astype(np.int64)
+    return Latency(mean, float(p50), float(p99), tuple(histogram.tolist()))

@@ -95,6 +95,8 @@ class Registry(TokenServer):
         self._complaints: list[Complaint] = []
         self._open: dict[HostRecord, list[int]] = {}
         """Tasks of the run with an open channel, by each host's last heartbeat."""
+        self._cpu: dict[HostRecord, float] = {}
+        """CPU load of members' processes, by their last heartbeats."""
         self._asked: Counter[int] = Counter()
         """Task of the run -> number of times that it has asked whether it is still needed."""
         self._seen: dict[int, Seen] = {}
@@ -162,7 +164,14 @@ class Registry(TokenServer):
     def _drop(self, record: HostRecord) -> None:
         del self._hosts[record.host], self._heard[record]
         self._open.pop(record, None)
+        self._cpu.pop(record, None)
         self._losses.pop(record).set_result(None)
+
+    def cpu(self, host: str) -> float | None:
+        """CPU load of a host's process; None if it is not measured."""
+        with self.changed:
+            record = self._hosts.get(host)
+            return None if record is None else self._cpu.get(record)
 
     def heard(self) -> dict[HostRecord, int]:
         """Registered member -> number of heartbeats that it has sent."""
@@ -275,6 +284,8 @@ class Registry(TokenServer):
             if record is None or record.incarnation != facts["incarnation"]:
                 return False
             self._heard[record] += 1
+            if "cpu" in facts:
+                self._cpu[record] = facts["cpu"]
             waiting_for = facts.get("open", ())
             self._open[record] = [task for *run, task in waiting_for if tuple(run) == self._run]
             return True

@@ -28,6 +28,8 @@ from penstock.plan.slots import slots_to_text
 from penstock.plan.steps import KeyedStep
 from penstock.plan.topology import SlotsMark, Topology
 from penstock.settings import Settings
+from penstock.state.keys.slot_map import Range
+from penstock.state.keys.text import key_of
 from penstock.state.store.store import Manifest
 
 _hosts_log = logging.getLogger("penstock.hosts")
@@ -89,6 +91,8 @@ class Relocation:
         self._begun = threading.Event()
         self._died: set[HostId] = set()
         """Hosts that were lost in the current epoch."""
+        self._lent: tuple[int, dict[HostId, tuple[HostId, ...]]] = (-1, {})
+        """An epoch, and hosts -> those that help them in it, although no slots will move."""
         self._lost: list[LostHost] = []
         self._left: list[LeavingHost] = []
         self._gone: list[HostId] = []
@@ -113,20 +117,44 @@ class Relocation:
 
     # -- requests
 
-    def move(self, step: str, slots: Iterable[int], to: str) -> None:
-        """Move these slots to a host from the next epoch on."""
+    def move(self, step: str, slots: Iterable[int], to: str, keys: Iterable[Any] = ()) -> None:
+        """Move these slots, and these keys of other slots, to a host from the next epoch on."""
         topology, chosen = self._topology(step), list(slots)
+        plan, some = self._steps[step].plan, list(keys)
+        hashes = [int(key_of(plan.codec, key).hashes[0]) for key in some]
         with self._lock:
-            topology.move(chosen, HostId(to))
+            if chosen:
+                topology.move(chosen, HostId(to))
+            if hashes:
+                topology.move_keys(hashes, HostId(to))
             self._requested[step] = self._steady_ms()
         text = slots_to_text(chosen)
+        what = [f"slots {text}"] * bool(chosen)
+        what += [f"key {some[0]!r}" if len(some) == 1 else f"{len(some)} keys"] * bool(some)
         _log.info(
-            "Step %s: slots %s move to %s, as requested.",
+            "Step %s: %s move to %s, as requested.",
             step,
-            text,
+            " and ".join(what),
             to,
-            extra={"step": step, "slots": text, "host": to},
+            extra={"step": step, "slots": text, "keys": len(some), "host": to},
         )
+
+    def split(self, step: str, parts: Iterable[Sequence[Range]]) -> None:
+        """Split parts off a slot. They are slots of their own from the next boundary on."""
+        topology = self._topology(step)
+        with self._lock:
+            topology.split(parts)
+
+    def unite(self, step: str, slots: Iterable[int]) -> None:
+        """Have slots that were split be whole again."""
+        topology = self._topology(step)
+        with self._lock:
+            topology.unite(slots)
+
+    def could_split(self) -> bool:
+        """Whether slots would be split, or be whole again, at a boundary now."""
+        with self._lock:
+            return any(topology.could_split() for topology in self._topologies.values())
 
     def scale(self, step: str, hosts: int) -> None:
         """Scale a step to this number of hosts."""
@@ -198,6 +226,11 @@ class Relocation:
 
     # -- state
 
+    @property
+    def begun(self) -> bool:
+        """Whether slots have owners: from the first epoch on."""
+        return self._begun.is_set()
+
     def routes(self, step: str) -> RouteTable:
         return self._topologies[step].routes
 
@@ -224,9 +257,9 @@ class Relocation:
             return list(self._wanted[step]) if topology is None else topology.hosts
 
     def owners(self) -> list[tuple[str, HostId, list[int]]]:
-        """(step, host, slots) of all hosts that own slots."""
+        """(step, host, hash slots) of all hosts that own slots. Files know no others."""
         return [
-            (step, host, routes.slots_of(number).tolist())
+            (step, host, [s for s in routes.slots_of(number).tolist() if s < routes.slots.hashed])
             for step, topology in self._topologies.items()
             for routes in [topology.routes]
             for number, host in enumerate(routes.hosts)
@@ -350,12 +383,36 @@ class Relocation:
             now = {host: routes.slots_of(n).tolist() for n, host in enumerate(routes.hosts)}
             for host in {*now, *self._fleet.ready(self._known(topology))}:
                 owned = tuple(now.get(host, ()))
-                order = Assignment(version, owned, (), migration.whole, migration.trickle_mb_s)
+                pace = (migration.whole, migration.trickle_mb_s)
+                order = Assignment(version, owned, (), *pace, routes.splits)
                 if not self._fleet.was_told(host, order):
                     orders[host] = order
         if orders:
             self._fleet.assign(orders, self._sources, wait=migration.kind == "pause")
         self._sources.clear()
+
+    def lend(self, epoch: int, helpers: Mapping[HostId, tuple[HostId, ...]]) -> None:
+        """Have hosts help others in this epoch, once they have done their own work."""
+        with self._lock:
+            before = self._lent[1] if self._lent[0] == epoch else {}
+            self._lent = (epoch, before | dict(helpers))
+
+    def helpers(self, epoch: int) -> dict[HostId, list[HostId]]:
+        """Host that is helped -> the ready hosts that help it: those to which its slots will move, and those
+        that were lent."""
+        avoided = self._fleet.avoided(epoch)
+        found: dict[HostId, list[HostId]] = {}
+        with self._lock:
+            able = set[HostId]()
+            for topology in self._topologies.values():
+                hosts = [h for h in topology.hosts if h not in avoided and h not in self._died]
+                ready = self._fleet.ready(hosts)
+                able.update(ready)
+                found |= topology.helpers(ready)
+            for host, helpers in self._lent[1].items() if self._lent[0] == epoch else ():
+                more = [helper for helper in helpers if helper in able]
+                found[host] = list(dict.fromkeys([*found.get(host, ()), *more]))
+        return found
 
     def _retire(self) -> None:
         """End hosts without slots that should leave. Where slots move whole, not before all have arrived."""

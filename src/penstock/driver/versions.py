@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock import codec
@@ -31,6 +31,7 @@ from penstock.plan import watermarks
 from penstock.plan.epoch import RouteTable
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
+from penstock.state.store.files import PreparedFile
 from penstock.state.store.store import DeltaRef, Manifest, Store
 from penstock.wire.report import Seen
 
@@ -41,6 +42,43 @@ _PAUSE_S = 1.0
 
 Positions = Mapping[int, Mapping[str, Any]]
 """Number of a source -> partition -> position of its next row."""
+
+
+@dataclass(frozen=True)
+class MadeOf:
+    """What the manifest of an epoch is made of."""
+
+    epoch: int
+    run: int
+    deltas: tuple[DeltaRef, ...]
+    routes: Mapping[str, RouteTable]
+    placements: Mapping[str, list[dict[str, Any]]]
+    seen: tuple[Seen, ...]
+
+    def is_like(self, other: MadeOf) -> bool:
+        """Whether both make the same manifest. Routes and reports must be the same objects."""
+        return (
+            (self.epoch, self.run, self.deltas) == (other.epoch, other.run, other.deltas)
+            and self.placements == other.placements
+            and self.routes.keys() == other.routes.keys()
+            and all(table is other.routes[step] for step, table in self.routes.items())
+            and len(self.seen) == len(other.seen)
+            and all(one is another for one, another in zip(self.seen, other.seen, strict=True))
+        )
+
+
+@dataclass(frozen=True)
+class ReadyManifest:
+    """A manifest that was written ahead, and commits nothing before it is published."""
+
+    made_of: MadeOf
+    manifest: Manifest
+    event_times: watermarks.Known
+    file: PreparedFile
+
+    def fits(self, made_of: MadeOf) -> bool:
+        """Whether the epoch's manifest would be the same now, but for its times."""
+        return self.made_of.is_like(made_of)
 
 
 class Versions:
@@ -114,35 +152,64 @@ class Versions:
         positions: Positions | None = None,
         runs: Sequence[tuple[int, int]] | None = None,
         fired: Mapping[str, int | None] | None = None,
+        ready: ReadyManifest | None = None,
     ) -> None:
-        """Write the manifest of an epoch. `fired` is the watermark of each step, if its hosts report it."""
+        """Write the manifest of an epoch. `fired` is the watermark of each step, if its hosts report it.
+        `ready` is its manifest as it was prepared, which is used if nothing has changed since."""
+        made_of = MadeOf(epoch, run, tuple(deltas), routes, placements, tuple(seen))
         if dead:
             self._store.write_dead_letters(epoch, dead)
-        now_ms = self.time.now_ms()
-        event_times, ahead = self._next_watermarks(seen, now_ms)
         layout = self.upkeep.newest_layout()
         if layout is not None:
             self.base, self.layout = layout
-        ahead = ahead if fired is None else dict(fired)
-        self._store.write_manifest(
-            Manifest(
-                epoch=epoch,
-                run=run,
-                base=self.base,
-                layout=self.layout,
-                deltas=tuple(delta for delta in deltas if delta.rows),
-                routes={step: codec.to_plain(table) for step, table in routes.items()},
-                watermarks=ahead,
-                rows=sum(s.rows for s in seen),
-                sealed_at_ms=int(self._clock_ms()),
-                placements=placements,
-                event_times=watermarks.known_rows(event_times),
-                time_ms=now_ms,
-                positions=None if positions is None else codec.to_plain(positions),
-                runs=None if runs is None else list(runs),
-            )
+        if ready is not None and (dead or layout is not None or not ready.fits(made_of)):
+            self.discard(ready)
+            ready = None
+        if ready is None:
+            manifest, event_times = self._manifest(made_of, positions, runs, fired)
+            self._store.write_manifest(manifest)
+        else:
+            manifest, event_times = ready.manifest, ready.event_times
+            self._store.publish_manifest(ready.file)
+        self.newest, self.watermarks, self.event_times = epoch, manifest.watermarks, event_times
+
+    def prepare(self, made_of: MadeOf) -> ReadyManifest:
+        """Write the manifest of an epoch ahead, while its sink still works. Any thread may call this while
+        the query's thread waits for the sink."""
+        manifest, event_times = self._manifest(made_of)
+        return ReadyManifest(made_of, manifest, event_times, self._store.prepare_manifest(manifest))
+
+    def discard(self, ready: ReadyManifest) -> None:
+        """Forget a prepared manifest: its run has failed, or something has changed."""
+        self._store.files.discard(ready.file)
+
+    def _manifest(
+        self,
+        of: MadeOf,
+        positions: Positions | None = None,
+        runs: Sequence[tuple[int, int]] | None = None,
+        fired: Mapping[str, int | None] | None = None,
+    ) -> tuple[Manifest, watermarks.Known]:
+        """The manifest of an epoch, and the event times after it."""
+        now_ms = self.time.now_ms()
+        event_times, ahead = self._next_watermarks(of.seen, now_ms)
+        manifest = Manifest(
+            epoch=of.epoch,
+            run=of.run,
+            base=self.base,
+            layout=self.layout,
+            deltas=tuple(delta for delta in of.deltas if delta.rows),
+            routes={step: codec.to_plain(table) for step, table in of.routes.items()},
+            watermarks=ahead if fired is None else dict(fired),
+            rows=sum(s.rows for s in of.seen),
+            sealed_at_ms=int(self._clock_ms()),
+            placements=dict(of.placements),
+            event_times=watermarks.known_rows(event_times),
+            time_ms=now_ms,
+            positions=None if positions is None else codec.to_plain(positions),
+            runs=None if runs is None else list(runs),
         )
-        self.newest, self.watermarks, self.event_times = epoch, ahead, event_times
+        return manifest, event_times
 
     def tidy(self, owners: Owners) -> None:
         """Start the upkeep that is due. Call this after a commit."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.errors import FlowError, NullKeyError, StepError, overflow_in
+from penstock.errors import FlowError, NullKeyError, StepError, in_step
 from penstock.exchange.aside import Aside
 from penstock.faults import point
 from penstock.model import DeadLetter
@@ -74,7 +74,7 @@ class StepWork:
 
         Late rows are set aside.
         """
-        with overflow_in(step.id):
+        with in_step(step.id):
             for number, batches in enumerate(inputs):
                 for batch in batches:
                     for outgoing in sender.add(number, batch):

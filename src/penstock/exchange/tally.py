@@ -12,11 +12,11 @@ import pyarrow as pa
 from penstock.operators.aggregate.kernels import count_rows
 from penstock.plan.steps import KeyedStep
 from penstock.state.arrays import Array, fixed_array
-from penstock.state.keys.codec import slots_of
+from penstock.state.keys.slot_map import SlotMap
 from penstock.state.keys.text import shown
 from penstock.wire.report import Counts, HotKeyCount
 
-REPORTED = 3
+REPORTED = 8
 """Number of keys that are reported for each watched slot."""
 _LONGEST = 200
 """Maximum length of a key's text, in characters."""
@@ -25,8 +25,8 @@ _LONGEST = 200
 class Tally:
     """Counts the records that one task sends to the hosts of one step.
 
-    Records are counted by slot, and in watched slots also by key. A key with more than a quarter of a watched
-    slot's records is always reported, since it is among the first three in at least one of the batches.
+    Records are counted by slot, and in watched slots also by key. A key with more than a ninth of a watched
+    slot's records is always reported, since it is among the first eight in at least one of the batches.
 
     >>> from penstock.operators.aggregate.aggregates import AggregatePlan, count
     >>> plan = AggregatePlan(pa.schema([("user", pa.int64())]), ["user"], {"n": count()})
@@ -38,9 +38,12 @@ class Tally:
     ([3, 1], 'user=7', 3)
     """
 
-    def __init__(self, step: KeyedStep, watched: tuple[int, ...] = ()) -> None:
-        self.step = step.id
-        self.counts: Counts = np.zeros(step.slots, np.int64)
+    def __init__(
+        self, step: KeyedStep, watched: tuple[int, ...] = (), slots: SlotMap | None = None
+    ) -> None:
+        """`slots` are those of the routes; without them, no slot is split."""
+        self.step, self._slots = step.id, slots or SlotMap(step.slots)
+        self.counts: Counts = np.zeros(self._slots.count, np.int64)
         self._plan = step.plan
         self._watching: tuple[int, ...] = ()
         self._watched: npt.NDArray[np.bool_] | None = None
@@ -57,11 +60,12 @@ class Tally:
         self._watching, self._watched = watched, None
         if watched:
             self._watched = np.zeros(len(self.counts), np.bool_)
-            self._watched[list(watched)] = True
+            # Control may name a slot that is no longer split.
+            self._watched[[slot for slot in watched if 0 <= slot < len(self.counts)]] = True
 
     def note(self, batch: pa.RecordBatch, hashes: Array) -> Array:
         """Count a batch that is about to be sent. Returns the slot of each record."""
-        slots = slots_of(hashes, len(self.counts))
+        slots = self._slots.of(hashes)
         count_rows(self.counts, slots)
         if self._watched is not None:
             rows = np.flatnonzero(self._watched[slots])
@@ -79,16 +83,17 @@ class Tally:
         counts = np.bincount(places, counts).astype(np.int64)
         named = np.isin(hashes, np.fromiter(self._texts, np.uint64))
         hashes, counts = hashes[named], counts[named]
-        slots = slots_of(hashes, len(self.counts))
+        slots = self._slots.of(hashes)
         return [
-            HotKeyCount(self.step, int(slots[i]), self._texts[int(hashes[i])], int(counts[i]))
+            HotKeyCount(self.step, int(slots[i]), self._texts[hash], int(counts[i]), hash)
             for i in _leading(slots, counts)
+            for hash in [int(hashes[i])]
         ]
 
     def _note_keys(self, batch: pa.RecordBatch, hashes: Array, rows: Array) -> None:
         unique, first, counts = np.unique(hashes[rows], return_index=True, return_counts=True)
         self._key_counts.append((unique, counts))
-        leading = _leading(slots_of(unique, len(self.counts)), counts)
+        leading = _leading(self._slots.of(unique), counts)
         new = [i for i in leading.tolist() if int(unique[i]) not in self._texts]
         if not new:
             return

@@ -15,14 +15,18 @@ from penstock.control.elastic import Elastic, WorkerTerms
 from penstock.control.money import HostPrice
 from penstock.control.treat.decision import Policy
 from penstock.errors import FlowError
+from penstock.extensions import imported
 from penstock.flows.claim import Mode
 from penstock.flows.explain import explained
 from penstock.flows.graph import Graph
 from penstock.flows.joins import On, Span, join_bound, key_pairs
 from penstock.flows.keyed_flow import KeyedFlow, WindowedFlow, must_be, popped_name
-from penstock.flows.start import StartOptions, must_be_a_chain, start
+from penstock.flows.start import StartOptions, must_be_a_chain, must_have_arrivals, start
 from penstock.flows.start_live import start_live
-from penstock.model import SLA, milliseconds
+from penstock.model import SLA, LatencyBound, milliseconds, sla_of
+from penstock.observe.dashboard.server import listening
+from penstock.observe.report.html import writable
+from penstock.offload.backends.backend import checked
 from penstock.operators.aggregate.aggregates import Aggregate
 from penstock.operators.join.plan import JoinPlan
 from penstock.operators.operator import Emit, OnError, StepPlan
@@ -67,6 +71,8 @@ class Flow:
     """Whether all steps run in one host."""
     keeps_order: bool = False
     """Whether the output is in the order of arrival."""
+    by_arrival: bool = False
+    """Whether that order is by arrival time, over all partitions of an epoch."""
 
     def key_by(self, *columns: str, slots: int = 64, nulls: bool = False) -> KeyedFlow:
         """Choose the key columns of the next step, and the number of slots of its key space.
@@ -233,7 +239,7 @@ class Flow:
             )
         return self.map_batches(Where(condition))
 
-    def ordered(self) -> Flow:
+    def ordered(self, by: Literal["partition", "arrival"] = "partition") -> Flow:
         """Emit the output in the order of arrival, for each partition of the source.
 
         The output of a row leaves in the row's place, on whichever host it was processed. So the output
@@ -241,8 +247,16 @@ class Flow:
         epoch emits at its end (aggregates, changes, tops) take the place of their key's first record in
         the epoch. Rows that are due by time (closing windows, timers) come before the rows of their epoch,
         by time. Without `ordered`, order is kept for each key only.
+
+        A key may occur in several partitions. In micro-batches a step then processes its rows of an epoch
+        partition by partition, or with `by="arrival"` by the arrival times in the flow's arrival column. That
+        is for flows whose first keyed step is a processor. Hosts hold an epoch's rows until all have come.
         """
-        return replace(self, keeps_order=True)
+        if by not in ("partition", "arrival"):
+            raise FlowError(f"unknown order {by!r}", hint='use "partition" or "arrival"')
+        if by == "arrival":
+            must_have_arrivals(self.plan)
+        return replace(self, keeps_order=True, by_arrival=by == "arrival")
 
     def on_one_host(self) -> Flow:
         """Run all steps in one host, on as many cores as Spark gives a task (`spark.task.cpus`).
@@ -254,9 +268,38 @@ class Flow:
         must_be_a_chain(self.plan)
         return replace(self, one_host=True)
 
-    def sla(self, latency: str | float, window: str | float = "1s") -> Flow:
-        """Set the SLA: an average latency of at most `latency` over any `window`, such as "1s"."""
-        return replace(self, bound=SLA(milliseconds(latency), milliseconds(window)))
+    def sla(
+        self,
+        latency: str | float | None = None,
+        window: str | float = "1s",
+        *,
+        p99: str | float | None = None,
+        step: str | None = None,
+    ) -> Flow:
+        """Set the SLA: an average latency of at most `latency` over any `window`, such as "1s".
+
+        `p99` bounds the 99th percentile, instead of the average or beside it. `step` names a keyed step,
+        whose latency alone is bounded: from a row's arrival until the step's host has applied it. Several
+        calls add up: `.sla(latency="1s").sla(p99="3s").sla(latency="200ms", step="clicks")`. A bound replaces
+        an earlier one of the same kind and step.
+        """
+        if latency is None and p99 is None:
+            raise FlowError("sla() has no bound", hint='use sla(latency="1s"), or sla(p99="1s")')
+        names = [keyed.id for keyed in self.plan.keyed]
+        if step is not None and step not in names:
+            raise FlowError(
+                f"there is no keyed step {step!r} to bound",
+                hint=f"call sla after the steps, and use one of: {', '.join(names) or 'none yet'}",
+            )
+        bounds = [
+            LatencyBound(milliseconds(most), milliseconds(window), is_p99, step)
+            for most, is_p99 in ((latency, False), (p99, True))
+            if most is not None
+        ]
+        whole = self.bound
+        for bound in bounds:
+            whole = sla_of([bound]) if whole is None else whole.with_bound(bound)
+        return replace(self, bound=whole)
 
     def elastic(
         self,
@@ -288,13 +331,16 @@ class Flow:
         - `delta`: length of the intervals in which arrivals and completions are counted.
         - `dry_run`: only record what would be done.
         - `functions`: burst workers such as `LocalFunctions(at_most=20)`, which take up bursts within a
-          second. None: hosts do all the work.
+          second: any object with the interface of `penstock.offload.backends.backend.Backend`. None: hosts do
+          all the work.
         - `functions_at_most`: burst workers of a step at a time. None: the limit of `functions`.
         - `patience`: duration after which a burst counts as lasting, and hosts are added for it.
         - `merge_cost`: a host's cost of merging the results of burst workers, in rows for each partial state.
         - `warm_for`: multiple of the stable load for which burst workers are kept warm; 0: none are.
         - `host_price`: price of a host, in US dollars per hour. None: `HostPrice()`.
         """
+        if functions is not None:
+            checked(functions)
         elastic = Elastic(
             policy,
             at_least=at_least,
@@ -323,7 +369,12 @@ class Flow:
     @property
     def plan(self) -> FlowPlan:
         """The compiled flow: its sources and steps, ready to run."""
-        return replace(self.graph.plan, ordered=self.keeps_order, one_host=self.one_host)
+        return replace(
+            self.graph.plan,
+            ordered=self.keeps_order,
+            by_arrival=self.by_arrival,
+            one_host=self.one_host,
+        )
 
     @property
     def schema(self) -> pa.Schema:
@@ -359,6 +410,9 @@ class Flow:
         checkpoint_every: str | float = "1s",
         delivery: Literal["at_once", "transactional"] = "at_once",
         couriers: int | None = None,
+        dashboard: bool | int | str = False,
+        report: str | None = None,
+        telemetry: bool = False,
     ) -> FlowQuery:
         """Start the flow and return at once.
 
@@ -384,6 +438,12 @@ class Flow:
           rows become visible once, when they are durable: to Kafka consumers that read committed rows, or
           as files. In micro-batches it writes each epoch to Kafka in one transaction.
         - `couriers`: couriers of a live flow; by default one for four source partitions.
+        - `dashboard`: True serves a web page that shows the query, on a free port of the loopback address
+          (`query.dashboard_url`); or a port, or an address and a port such as "0.0.0.0:8080". It is served
+          until `query.stop()`. Everybody who reaches it can read it; orders need the control token.
+        - `report`: HTML file that gets a report of the run when the query ends, also if it fails.
+        - `telemetry`: send metrics, and a trace of each epoch, to OpenTelemetry: by the providers that the
+          application has configured, otherwise by OTLP over HTTP as the variables OTEL_* say.
         """
         whole = replace(self, sink=sink or self.sink)
         options = StartOptions(
@@ -399,10 +459,22 @@ class Flow:
             checkpoint_every=checkpoint_every,
             delivery=delivery,
             couriers=couriers,
+            report=report,
+            telemetry=telemetry,
         )
+        if report is not None:
+            writable(report)
+        if telemetry:
+            imported("opentelemetry.exporter.otlp.proto.http", "otel", "telemetry=True")
         if mode not in _STARTS:
             raise FlowError(f"unknown mode {mode!r}", hint='use "micro_batch" or "live"')
-        return _STARTS[mode](whole, options)
+        if (listens := listening(dashboard)) is None:
+            return _STARTS[mode](whole, options)
+        try:
+            return _STARTS[mode](whole, replace(options, dashboard=listens))
+        except BaseException:
+            listens.close()
+            raise
 
     def declared(self, schema: pa.Schema | StructType | str) -> pa.Schema:
         """The Arrow schema for a schema as users write it: Arrow, Spark, or DDL text."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass, field, replace
 from functools import partial
+from socket import socket
 from typing import TYPE_CHECKING, Any
 
 from penstock import codec
@@ -18,11 +19,12 @@ from penstock.plan.epoch import RouteTable
 from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.settings import Settings
-from penstock.spark.checkpoint import locate, version_to_resume
+from penstock.spark.checkpoint import catch_up, locate, version_to_resume
 from penstock.spark.delivery import check_sink, transactional
 from penstock.spark.epoch_stream import MicroStart
 from penstock.spark.inputs import one_stream, ticking, with_clock
 from penstock.spark.parts import FlowParts
+from penstock.spark.plain import is_plain
 from penstock.spark.private import keep_jobs_on_interrupt
 from penstock.spark.query import FlowQuery
 from penstock.spark.s3a import must_have_s3a
@@ -53,6 +55,10 @@ class StartOptions:
     checkpoint_every: str | float = "1s"
     delivery: str = "at_once"
     couriers: int | None = None
+    dashboard: socket | None = None
+    """Socket on which the dashboard listens; None if there is none."""
+    report: str | None = None
+    telemetry: bool = False
 
 
 def start(flow: Flow, options: StartOptions) -> FlowQuery:
@@ -106,7 +112,10 @@ def start(flow: Flow, options: StartOptions) -> FlowQuery:
         return to_micro(folder, store, live, sink, facts["id"])
 
     flow_id = claim(store, plan, "micro_batch", switched, bounded=not source.isStreaming)
-    replays = source.isStreaming and not store.closing
+    plain = is_plain(plan, source.isStreaming, elastic, settings)
+    if not plan.keyed and not plain:
+        catch_up(folder, store)
+    replays = source.isStreaming and not store.closing and not plain
     version = version_to_resume(folder, store) if replays else None
     if elastic is not None:
         counts = elastic_counts(elastic, counts, most, store, version)
@@ -135,11 +144,15 @@ def start(flow: Flow, options: StartOptions) -> FlowQuery:
         sla=flow.bound,
         elastic=elastic,
         trigger=_trigger(trigger),
+        plain=plain,
         bound=bound,
         bounded=bounded,
         close=close,
         late_rows=late_sinks(plan, options.late_rows, sink),
         name=options.name,
+        dashboard=options.dashboard,
+        report=options.report,
+        telemetry=options.telemetry,
         temporary=temporary,
     )
     return FlowQuery(FlowParts(settled)).launch()
@@ -174,6 +187,11 @@ def _bound(flow: Flow, store: Store) -> EpochBound | None:
 def for_one_host(flow: Flow, plan: FlowPlan, counts: dict[str, int]) -> Migration:
     """Set the hosts of each step to 1 in `counts`. Returns the migration, which brings state all at once."""
     must_be_a_chain(plan)
+    if plan.by_arrival:
+        raise FlowError(
+            'a flow on one host cannot be ordered(by="arrival"): it takes one partition after the other',
+            hint="use ordered(), or leave on_one_host() out",
+        )
     if flow.elasticity is not None:
         raise FlowError(
             "a flow on one host cannot be elastic", hint="remove elastic() or on_one_host()"
@@ -188,6 +206,23 @@ def must_be_a_chain(plan: FlowPlan) -> None:
         raise FlowError(
             "a flow with a join cannot run on one host",
             hint="remove on_one_host(): it needs one source, and steps that follow one another",
+        )
+
+
+def must_have_arrivals(plan: FlowPlan) -> None:
+    """Raise if rows cannot be processed by arrival time: no step whose result depends on their order, or no
+    arrival times there."""
+    first = plan.keyed[0] if plan.keyed else None
+    if first is None or first.kind != "process" or not plan.linear:
+        raise FlowError(
+            'ordered(by="arrival") is for a flow of one source whose first keyed step is a processor',
+            hint="use ordered(): the results of other steps do not depend on the order of partitions",
+        )
+    arrival, read = plan.sources[0].arrival, plan.schema_of(plan.reads(plan.steps.index(first))[0])
+    if arrival is None or arrival not in read.names:
+        raise FlowError(
+            f"the rows of step {first.id} have no arrival times",
+            hint='name their column, ps.flow(df, arrival="ts"), and keep it until that step',
         )
 
 

@@ -44,6 +44,11 @@ takes a task slot."""
 def start_live(flow: Flow, options: StartOptions) -> FlowQuery:
     """Check everything, then launch the live query."""
     sink, plan = sink_of(flow), with_errors(flow.plan, options.on_error)
+    if plan.by_arrival:
+        raise FlowError(
+            'a live flow cannot be ordered(by="arrival"): it processes rows as they come',
+            hint=_MICRO,
+        )
     checkpoint, settings, close = options.checkpoint, options.settings, options.close
     late_rows = options.late_rows
     sources = _sources(flow)
@@ -87,7 +92,9 @@ def start_live(flow: Flow, options: StartOptions) -> FlowQuery:
         checkpoint = f"file://{temporary}"
     folder = locate(spark, checkpoint)
     store = Store(folder.store)
-    flow_id = claim(store, plan, "live", lambda _: to_live(folder, store, sources))
+    flow_id = claim(
+        store, plan, "live", lambda _: to_live(folder, store, sources, bool(plan.keyed))
+    )
     if options.delivery == "transactional":
         to = TransactionalSink(to, store.place, flow_id)
         to.check(plan.output)
@@ -109,6 +116,9 @@ def start_live(flow: Flow, options: StartOptions) -> FlowQuery:
         close=close,
         late_rows=late_sinks(plan, late_rows, sink),
         name=options.name,
+        dashboard=options.dashboard,
+        report=options.report,
+        telemetry=options.telemetry,
         temporary=temporary,
         sources=sources,
         outlet=to,

@@ -82,7 +82,7 @@ def matched(
 
 def _refusal(uri: str, old: list[str], new: list[str], cure: str) -> CheckpointError:
     return CheckpointError(
-        f"{uri} has the state of the keyed steps {', '.join(old)}, but the flow has "
+        f"{uri} has the state of the keyed steps {', '.join(old) or 'none'}, but the flow has "
         f"{', '.join(new) or 'none'}",
         hint=f"{cure}, or start the changed flow from a new checkpoint folder",
     )

@@ -9,6 +9,7 @@ rounds.py, streams.py         a host in a live run: a pure state machine, and it
 round_work.py, run_time.py    how rounds of a live run are executed, and when they fire
 held_rows.py                  rows of a live run that wait for state
 fetch.py, trickle.py          fetch missing state, on demand and in the background
+load.py                       how busy a host is, which the background gives way to
 copies.py, serve.py           give moved state to the hosts that own it now
 parted.py, part_stages.py     one step cut into parts, for several workers
 chunks.py                     units of work for those workers

@@ -18,11 +18,13 @@ import pyarrow as pa
 
 from penstock.errors import ProtocolError
 from penstock.host.chain_stages import EpochEnd, Rows, UnderWay, chain_of
-from penstock.host.chain_work import ChainWork
+from penstock.host.chain_work import ChainWork, must_fit
 from penstock.host.machine import HostMachine
+from penstock.host.parted import PartedOperator
 from penstock.operators.operator import Answer
 from penstock.operators.places import Places
 from penstock.plan.steps import FlowPlan
+from penstock.runtime.cores import WorkersByLoad
 from penstock.runtime.runtime import Runtime
 from penstock.settings import Settings
 from penstock.wire.messages import ChannelHeader
@@ -35,16 +37,30 @@ class StepChain:
     servers of all machines share a lock, which the caller holds.
     """
 
-    def __init__(self, flow: FlowPlan, machines: Sequence[HostMachine], settings: Settings) -> None:
+    def __init__(
+        self,
+        flow: FlowPlan,
+        machines: Sequence[HostMachine],
+        settings: Settings,
+        memory_limit: int | None = None,
+        by_load: WorkersByLoad | None = None,
+    ) -> None:
+        """`memory_limit` is the most bytes of state of all steps together; None: there is no limit.
+        `by_load` chooses the number of workers; None: it is that of the settings."""
         self._machines, self._chunk_rows = machines, settings.chunk_rows
+        self._limit = memory_limit
         self.output = flow.output
         self._steps = [step.id for step in flow.keyed]
         self._channel = UnderWay(flow.on_error)
         self._chain = chain_of(flow, machines, self._channel)
+        workers = settings.workers if by_load is None else by_load.most
         self._runtime = Runtime(
-            self._chain.stages, workers=settings.workers, schedule=settings.schedule
+            self._chain.stages, workers=workers, schedule=settings.schedule, by_load=by_load
         )
-        self.live = ChainWork(flow, machines, settings)
+        for machine in machines:
+            assert isinstance(machine.operator, PartedOperator)
+            machine.operator.engaged = lambda: workers if by_load is None else by_load.workers
+        self.live = ChainWork(flow, machines, settings, memory_limit, by_load)
         """Executor of the rounds of live runs."""
 
     @property
@@ -77,6 +93,7 @@ class StepChain:
         before = self._runtime.meters
         try:
             output = self._run(header, batches)
+            must_fit(self._machines, self._limit)
         except BaseException:
             self._undo(marks)
             raise

@@ -10,15 +10,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from penstock.errors import MemoryLimitError
 from penstock.host.chain_stages import Rows, UnderWay, chain_of
 from penstock.host.chunks import NOBODY, ChannelChunk, Round, Rounded, a_round, joined
 from penstock.host.machine import HostMachine
 from penstock.host.parted import PartedOperator
 from penstock.operators.operator import Answer, EpochTime, Operator
 from penstock.plan.steps import FlowPlan
+from penstock.runtime.cores import WorkersByLoad
 from penstock.runtime.runtime import Runtime
 from penstock.runtime.scheduler import Meter
 from penstock.settings import Settings
+
+
+def must_fit(machines: Sequence[HostMachine], limit: int | None) -> None:
+    """Raise if the steps' state takes more than `limit` bytes. A chain cannot drop entries: it never fetches
+    them again."""
+    taken = sum(machine.operator.table.nbytes for machine in machines)
+    if limit is not None and taken > limit:
+        raise MemoryLimitError(
+            f"the state of a flow on one host takes {taken / 2**20:,.1f} MB of the {limit / 2**20:,.0f} MB "
+            "that host_memory_mb allows",
+            hint="raise Settings.host_memory_mb, or leave on_one_host() out: other hosts keep the rest in "
+            "the store",
+        )
 
 
 class ChainWork:
@@ -26,17 +41,28 @@ class ChainWork:
 
     apart = answers_back = True
 
-    def __init__(self, flow: FlowPlan, machines: Sequence[HostMachine], settings: Settings) -> None:
+    def __init__(
+        self,
+        flow: FlowPlan,
+        machines: Sequence[HostMachine],
+        settings: Settings,
+        memory_limit: int | None = None,
+        by_load: WorkersByLoad | None = None,
+    ) -> None:
+        """`memory_limit` is the most bytes of state of all steps together; None: there is no limit.
+        `by_load` chooses the number of workers; None: it is that of the settings."""
+        self._machines, self._limit = machines, memory_limit
         self._operators: list[PartedOperator] = []
         for machine in machines:
             assert isinstance(machine.operator, PartedOperator)
             self._operators.append(machine.operator)
         self._under_way = UnderWay(flow.on_error)
         self._chain = chain_of(flow, machines, self._under_way)
+        workers = settings.workers if by_load is None else by_load.most
         self._runtime = Runtime(
-            self._chain.stages, workers=settings.workers, schedule=settings.schedule
+            self._chain.stages, workers=workers, schedule=settings.schedule, by_load=by_load
         )
-        self.overlaps = settings.workers > 1
+        self.overlaps = workers > 1
         self._items: list[Rows] = []
         """Chunks that wait for `drain`, where nothing overlaps."""
         self._rounds: list[Round] = []
@@ -126,6 +152,7 @@ class ChainWork:
             extra = Answer(dead=aside.dead, late=aside.late, due=due)
             rounded.append(Rounded(Round(NOBODY, self._times[0]), extra))
         self._start()
+        must_fit(self._machines, self._limit)
         return rounded
 
     def abandon(self) -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 from penstock.errors import StaleRunError
 from penstock.host.residence import Residence
 from penstock.state.arrays import Array
-from penstock.state.keys.codec import Keys, slots_of
+from penstock.state.keys.codec import Keys
 from penstock.state.table.parted import StepTable
 
 
@@ -44,7 +44,7 @@ class Copies:
         A key that is in neither has no state.
         """
         table, residence = self._table, self._residence
-        slots = slots_of(keys.hashes, table.slots)
+        slots = table.slot_map.of(keys.hashes)
         here = residence.holds(slots, version, run)
         entries = table.find(keys)
         known = here & ((entries >= 0) | table.known(keys) | residence.frozen_complete[slots])

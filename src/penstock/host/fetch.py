@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,10 +31,10 @@ from penstock.host.residence import (
     NeedSlots,
     Wanted,
 )
-from penstock.state.arrays import Array
-from penstock.state.keys.codec import Keys, slots_of
+from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk
+from penstock.state.keys.codec import Keys
 from penstock.state.store.reader import StateReader
-from penstock.state.table.table import KEY
+from penstock.state.table.table import HASH, KEY
 from penstock.wire.access import Access
 from penstock.wire.flight import AnswerWatch, Endpoints, in_own_thread, no_answer
 from penstock.wire.messages import AFTER, LACKING, UNKNOWN, CopyTicket
@@ -87,15 +87,19 @@ class Fetcher:
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._endpoints.close()
 
+    def begin(self, need: Need) -> Future[None]:
+        """Call `bring` in its own thread."""
+        return in_own_thread(lambda: self.bring(need), "fetch")
+
     def bring(self, need: Need) -> None:
         """Fetch and install state, as far as possible. The caller checks again whether that was enough."""
         began = time.perf_counter()
         fetches = 0
         if isinstance(need, NeedSlots):
-            whole = self._holdings.residence.whole
+            residence, slots = self._holdings.residence, list(need.slots)
             with self._arrived:
-                self._arrived.wait_for(lambda: not whole[list(need.slots)].any(), _POLL_S)
-                if self.trouble is not None and whole[list(need.slots)].any():
+                self._arrived.wait_for(lambda: not residence.whole[slots].any(), _POLL_S)
+                if self.trouble is not None and residence.whole[slots].any():
                     raise self.trouble
         else:
             point("host.fetch", **self._where)
@@ -112,7 +116,9 @@ class Fetcher:
         source, slots = wanted.source, np.array([wanted.slot])
         needed = self._came(slots)
         if source is not None:
-            ticket = CopyTicket("slot", source.version, (wanted.slot,), run=source.run)
+            ticket = CopyTicket(
+                "slot", source.version, (wanted.slot,), run=source.run, at_leisure=wanted.at_leisure
+            )
             try:
                 pieces = self._pieces(source, ticket)
                 lacking = self._awaited(source, lambda: next(pieces))
@@ -129,16 +135,34 @@ class Fetcher:
         if self._slot_reader is None:
             self._slot_reader = self._readers()
         self._stand(self._slot_reader, wanted.version, needed, wanted.changes)
-        after: int | None = None
-        while True:
-            piece, after = self._slot_reader.scan(wanted.slot, after, _PIECE)
+        for piece in self._scan(self._slot_reader, wanted.slot):
             if source is not None:
                 assert self._slot_reader.version is not None
                 version = self._slot_reader.version
                 piece = self._unchanged(source, piece, version, wanted.changes)
             yield piece
-            if after is None:
+
+    def _scan(self, reader: StateReader, slot: int) -> Iterator[pa.Table]:
+        """Yield all entries of a slot in the store, piece by piece. Files are by hash slot."""
+        slot_map = self._holdings.operator.table.slot_map
+        ranges, parent = slot_map.ranges(slot), slot_map.parent(slot)
+        after = ranges[0][0] - 1 if ranges and ranges[0][0] else None
+        while ranges:
+            piece, after = reader.scan(parent, after, _PIECE)
+            yield self._of_slots(piece, np.array([slot]))
+            if after is None or after >= ranges[-1][1]:
                 return
+
+    def _of_slots(self, rows: pa.Table, slots: Array) -> pa.Table:
+        """Return those rows of the store that are in these slots, not in others split off or on."""
+        slot_map = self._holdings.operator.table.slot_map
+        if not slot_map.splits or not rows.num_rows:
+            return rows
+        held = slot_map.of(fixed_values(one_chunk(rows.column(HASH))))
+        return rows.filter(fixed_array(np.isin(held, slots), pa.bool_()))
+
+    def _slots(self, keys: Keys) -> Array:
+        return self._holdings.operator.table.slot_map.of(keys.hashes)
 
     # -- keys
 
@@ -150,7 +174,7 @@ class Fetcher:
                 self._holdings.install(need, keys, pa.concat_tables(tables))
 
     def _find(self, source: FrozenCopy | None, keys: Keys, need: NeedKeys) -> list[pa.Table]:
-        slots = slots_of(keys.hashes, self._holdings.operator.table.slots)
+        slots = self._slots(keys)
         tables, needed = list[pa.Table](), self._came(slots)
         if source is not None and (answer := self._keys_of(source, keys, need.changes)):
             rows, unknown, lacking = answer
@@ -170,9 +194,7 @@ class Fetcher:
         codec = self._holdings.operator.table.codec
         stored = codec.to_storage(keys)
         ticket = CopyTicket("keys", source.version, keys=stored, run=source.run)
-        answer = self._asked(
-            source, ticket, slots_of(keys.hashes, self._holdings.operator.table.slots), changes
-        )
+        answer = self._asked(source, ticket, self._slots(keys), changes)
         if answer is None:
             return None
         unknown = np.frombuffer(answer.schema.metadata[UNKNOWN], np.int64)
@@ -191,7 +213,7 @@ class Fetcher:
         if not len(keys):
             return stored
         answer = self._keys_of(source, keys, changes)
-        lacking = self._came(slots_of(keys.hashes, table.slots)) if answer is None else answer[2]
+        lacking = self._came(self._slots(keys)) if answer is None else answer[2]
         if lacking is not None and lacking > version:
             raise StaleRunError("the copy of these slots changed while it was read")
         return stored if answer is None else stored.take(answer[1])
@@ -228,9 +250,15 @@ class Fetcher:
             if lacking is None:
                 return tables, afters
             needed = lacking
+        slot_map = self._holdings.operator.table.slot_map
+        if slots.max() >= slot_map.count:
+            raise StaleRunError("the slots of this request are no longer split")
+        parents = slot_map.parents[slots]
+        parents = parents[parents < slot_map.hashed]  # vacant ones have nothing
         version, (rows, after) = self._stored(
-            need, needed, lambda reader: (reader.version or 0, reader.due(slots, need.limits))
+            need, needed, lambda reader: (reader.version or 0, reader.due(parents, need.limits))
         )
+        rows = self._of_slots(rows, slots)
         if answer is not None and source is not None:
             rows = self._unchanged(source, rows, version, need.changes)
         return [*tables, rows], [*afters, after]
@@ -292,7 +320,8 @@ class Fetcher:
     def _came(self, slots: Array) -> int:
         """Return the version at which the store has all changes of these slots from before they came."""
         residence = self._holdings.residence
-        return max(residence.store_version, int(residence.came[slots].max(initial=-1)))
+        came = residence.came[slots[slots < len(residence.came)]]
+        return max(residence.store_version, int(came.max(initial=-1)))
 
     def _in_store(self, version: int) -> bool:
         known = self._holdings.version

@@ -14,7 +14,7 @@ import pyarrow as pa
 from penstock.host.holdings import Holdings
 from penstock.host.residence import NeedKeys
 from penstock.state.arrays import Array, fixed_array
-from penstock.state.keys.codec import Keys, slots_of
+from penstock.state.keys.codec import Keys
 from penstock.state.keys.index import KeyIndex, key_index
 from penstock.wire.live import Chunk
 
@@ -62,7 +62,7 @@ class HeldRows:
     def _begin(self) -> list[HeldChunk]:
         """Reset to holding nothing, and return the chunks that were held."""
         held, self.chunks = self.chunks, []
-        self.slots = np.zeros(self._operator.table.slots, np.bool_)
+        self.slots = np.zeros(self._operator.table.slot_map.count, np.bool_)
         """Whether rows of a slot are held."""
         self._keys: KeyIndex = key_index(self._operator.table.codec.layout)
         """Keys of held rows. Later rows of these keys wait too, even when the state has arrived."""
@@ -86,7 +86,7 @@ class HeldRows:
         if not self.chunks and not self._holdings.residence.any_partial:
             return batch
         keys = self._operator.keys(chunk.kind, [batch])[0]
-        slots = slots_of(keys.hashes, self._operator.table.slots)
+        slots = self._operator.table.slot_map.of(keys.hashes)
         before = len(self.chunks)
         free = self._keep(
             HeldChunk(self.next_serial, courier, chunk.number, chunk.kind, batch, keys, slots)

@@ -15,12 +15,14 @@ import pyarrow as pa
 
 from penstock.errors import ProtocolError
 from penstock.host.copies import Copies
+from penstock.host.parted import PartedOperator
 from penstock.host.residence import (
     FrozenCopy,
     NeedDue,
     NeedKeys,
     NeedSlots,
     Residence,
+    SlotsMark,
     Wanted,
 )
 from penstock.host.vitals import HostVitals, MovedState
@@ -28,12 +30,16 @@ from penstock.operators.operator import Operator
 from penstock.plan.assignment import Assignment
 from penstock.plan.slots import must_be_slots
 from penstock.state.arrays import Array, fixed_array
-from penstock.state.keys.codec import Keys, slots_of
+from penstock.state.keys.codec import Keys
 from penstock.state.keys.index import key_index
+from penstock.state.keys.slot_map import SlotMap
 from penstock.state.table.table import KEY
 
 _AFTER_EVICTION = 0.75
 """Fraction of the memory limit in use after an eviction, so that not every version needs one."""
+
+Mark = tuple[int, SlotsMark]
+"""A savepoint of the table, and the slots at that time."""
 
 
 class Holdings:
@@ -43,7 +49,7 @@ class Holdings:
         self.operator = operator
         self.version: int | None = None
         """Newest epoch that is final on this host; -1 before the first, None before `assign`."""
-        self.residence = Residence(operator.table.slots)
+        self.residence = Residence(operator.table.slot_map.count)
         self.copies = Copies(operator.table, self.residence)
         self._memory_limit = memory_limit
         self.next_due: dict[str, int] | None = None
@@ -60,11 +66,16 @@ class Holdings:
 
     def assign(self, order: Assignment) -> None:
         """Own exactly these slots from now on, starting from a version that is final."""
+        table = self.operator.table
+        slot_map = SlotMap(table.slots, order.splits)
         named = (order.owned, *(coming.slots for coming in order.incoming))
-        must_be_slots(chain.from_iterable(named), self.operator.table.slots)
+        must_be_slots(chain.from_iterable(named), slot_map.count)
         if self.version not in (None, order.version) and self.residence.owned.any():
             raise ProtocolError(f"slots cannot be reassigned at version {order.version}: {self}")
         self.version = order.version
+        if slot_map != table.slot_map:
+            self.residence.split(table.slot_map, slot_map)
+            table.split(slot_map)
         fresh = self.residence.assign(order)
         idle = np.flatnonzero(~self.residence.owned)
         self._drop(np.union1d(fresh, np.setdiff1d(idle, self.residence.copies)), fresh)
@@ -101,18 +112,25 @@ class Holdings:
 
     def missing(self, keys: list[Keys]) -> Keys | None:
         """Return the distinct keys that may have an entry elsewhere; None if there are none."""
-        table, index = self.operator.table, key_index(self.operator.table.codec.layout)
+        index = key_index(self.operator.table.codec.layout)
         for batch_keys in keys:
-            away = self.residence.partial[slots_of(batch_keys.hashes, table.slots)]
-            if away.any():
-                batch_keys = batch_keys.take(np.flatnonzero(away))
-                index.upsert(batch_keys.take(np.flatnonzero(~table.known(batch_keys))))
+            lacks = self.lacks(batch_keys)
+            if lacks.any():
+                index.upsert(batch_keys.take(np.flatnonzero(lacks)))
         return index.keys(np.arange(index.size)) if index.size else None
+
+    def lacks(self, keys: Keys) -> Array:
+        """Tell for each of these keys whether it may have an entry elsewhere."""
+        table = self.operator.table
+        lacks: Array = self.residence.partial[table.slot_map.of(keys.hashes)]
+        away = np.flatnonzero(lacks)
+        lacks[away] = ~table.known(keys.take(away))
+        return lacks
 
     def need_keys(self, missing: Keys) -> NeedKeys:
         """Return the request that fetches these keys, grouped by source."""
         assert self.version is not None
-        slots = slots_of(missing.hashes, self.operator.table.slots)
+        slots = self.operator.table.slot_map.of(missing.hashes)
         parts = tuple((s, missing.take(at)) for s, at in self.residence.by_source(slots))
         return NeedKeys(parts, self.residence.changes, self.version, self.residence.arrivals)
 
@@ -141,7 +159,8 @@ class Holdings:
             return None
         slot = int(waited_for[0] if len(waited_for) else np.flatnonzero(residence.wanted)[0])
         source, arrivals = residence.source(slot), residence.arrivals
-        return Wanted(slot, source, residence.changes, self.version, arrivals)
+        at_leisure = not residence.whole[slot]
+        return Wanted(slot, source, residence.changes, self.version, arrivals, bool(at_leisure))
 
     def install(self, need: NeedKeys | NeedDue | Wanted, keys: Keys, rows: pa.Table) -> bool:
         """Install the entries that were fetched for these keys; False if they came too late to be used.
@@ -151,11 +170,11 @@ class Holdings:
         table = self.operator.table
         if need.changes != self.residence.changes:
             return False
-        here = self.residence.awaits(slots_of(keys.hashes, table.slots), need.arrivals)
+        here = self.residence.awaits(table.slot_map.of(keys.hashes), need.arrivals)
         if not here.all():
             keys = keys.take(np.flatnonzero(here))
             row_keys = table.codec.from_storage(rows.column(KEY))
-            here = self.residence.awaits(slots_of(row_keys.hashes, table.slots), need.arrivals)
+            here = self.residence.awaits(table.slot_map.of(row_keys.hashes), need.arrivals)
             rows = rows.take(fixed_array(np.flatnonzero(here), pa.int64()))
         table.install(keys, rows)
         if self.least_due is not None and rows.num_rows:
@@ -182,6 +201,20 @@ class Holdings:
         """Count milliseconds that rows waited for state, and the round trips."""
         self._moved = self._moved.plus(wait_ms=ms, fetches=fetches)
 
+    def helped(self, rows: int) -> None:
+        """Count rows that other hosts have applied."""
+        self._moved = self._moved.plus(helped_rows=rows)
+
+    def mark(self) -> Mark:
+        """Return a mark for `undo`, in the middle of an epoch."""
+        return self.operator.table.savepoint(), self.residence.mark()
+
+    def undo(self, mark: Mark) -> None:
+        """Undo all changes since a mark. Entries that were fetched since then have to be fetched again."""
+        self.operator.table.undo(mark[0])
+        self.residence.undo(mark[1])
+        self.next_due = None
+
     def vitals(self, rows: int, useful_ms: float) -> HostVitals:
         """Return the vitals of an epoch with this many rows, and reset the counts."""
         table, residence = self.operator.table, self.residence
@@ -192,6 +225,7 @@ class Holdings:
             useful_ms=useful_ms,
             entries=len(table) - self.copies.entries,
             state_bytes=table.nbytes,
+            workers=self.operator.engaged() if isinstance(self.operator, PartedOperator) else 1,
             awaited_slots=residence.awaited,
             **asdict(moved),
         )

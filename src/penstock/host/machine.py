@@ -13,7 +13,8 @@ or a second job of the sink closes it again, it gets the answer that was kept, a
 
 Slots come and go between epochs (`assign`). While a slot is partial (see `residence`), a channel may
 need entries that are not on this host. `needs` returns them, the shell fetches them, `install` adds them
-to the table, and then the channel can be closed.
+to the table, and then the channel can be closed. Meanwhile `apply_here` applies the rows of all other keys.
+The channel has *begun* then: its rest is kept, and any attempt of its task that closes it applies that rest.
 """
 
 from __future__ import annotations
@@ -26,14 +27,18 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import ChangedInputError, ProtocolError, StaleRunError
+from penstock.host.held_rows import taken
 from penstock.host.holdings import Holdings
+from penstock.host.pieces import Piecework
 from penstock.host.residence import Need, NeedSlots
 from penstock.host.vitals import HostVitals
-from penstock.operators.operator import Answer, EpochTime, Operator
-from penstock.operators.places import Places
+from penstock.operators.operator import ROWS, Answer, EpochTime, Operator
+from penstock.operators.places import Places, by_arrival
 from penstock.plan.assignment import Assignment
-from penstock.state.keys.codec import slots_of
 from penstock.wire.messages import ChannelHeader
+
+_NO_ATTEMPT = -1
+"""Attempt of a channel that was closed for all attempts of its task."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,21 @@ class _Kept:
 
 
 @dataclass
+class _Begun:
+    """A channel whose rows are applied as far as their state is here."""
+
+    header: ChannelHeader
+    """Header of the attempt that began it."""
+    kind: str
+    rest: list[pa.RecordBatch]
+    """Records that wait for state. All records of a key are applied together, in order."""
+    answers: list[Answer] = field(default_factory=list)
+    rows: int = 0
+    """Number of records that were applied."""
+    busy_s: float = 0.0
+
+
+@dataclass
 class _Run:
     """Progress of one run of one epoch."""
 
@@ -57,8 +77,14 @@ class _Run:
     time: EpochTime
     fired: Answer
     kept: dict[int, _Kept] = field(default_factory=dict)
+    begun: dict[int, _Begun] = field(default_factory=dict)
+    """Channels that have begun and are not closed, under each number that closes with them."""
     rows: int = 0
     busy_s: float = 0.0
+    held: list[tuple[list[pa.RecordBatch], Places]] = field(default_factory=list)
+    """Input of closed channels that is applied with the last one, by arrival."""
+    closed_ms: dict[int, float] = field(default_factory=dict)
+    """Partition -> time at which its channel was applied, in milliseconds since 1970."""
 
     @property
     def complete(self) -> bool:
@@ -73,8 +99,13 @@ class HostMachine(Holdings):
         operator: Operator,
         clock: Callable[[], float] = time.perf_counter,
         memory_limit: int | None = None,
+        wall_s: Callable[[], float] = time.time,
+        arrival: str | None = None,
     ) -> None:
+        """With `arrival`, a column, the rows of an epoch are applied together, by their arrival times, when
+        the last channel closes. Its answer has all output then."""
         super().__init__(operator, memory_limit)
+        self._wall_s, self._arrival = wall_s, arrival
         self._run: _Run | None = None
         self._sealed = False
         self._given_up = (-1, -1)
@@ -102,12 +133,42 @@ class HostMachine(Holdings):
             self._open(header)
         elif header.partition in self._run.kept:
             return None
+        elif (begun := self._run.begun.get(header.partition)) is not None:
+            kind, batches = begun.kind, begun.rest
         missing = self.missing(self.operator.keys(kind, batches))
         if missing is None:
             return None
-        slots = slots_of(missing.hashes, self.operator.table.slots)
+        slots = self.operator.table.slot_map.of(missing.hashes)
         whole = np.unique(slots[residence.whole[slots]])
         return NeedSlots(tuple(whole.tolist())) if len(whole) else self.need_keys(missing)
+
+    def apply_here(self, header: ChannelHeader, kind: str, batches: list[pa.RecordBatch]) -> bool:
+        """Apply those records of a channel whose state is here, and return whether there were any.
+
+        Called after `needs` has returned a need, while the rest is fetched. `close_channel` applies the rest
+        and returns the answer of both. An ordered step waits for all: its records keep their order.
+        """
+        run = self._run
+        if run is None or self.operator.ordered or header.partition in run.kept:
+            return False
+        begun = run.begun.get(header.partition) or _Begun(header, kind, batches)
+        began = self._clock()
+        keys = self.operator.keys(begun.kind, begun.rest)
+        waits = [self.lacks(of) for of in keys]
+        if all(of.all() for of in waits):
+            return False
+        cut = list(zip(begun.rest, waits, strict=True))
+        here = [taken(batch, np.flatnonzero(~of)) for batch, of in cut if not of.all()]
+        begun.answers.append(self.operator.apply(begun.kind, here))
+        begun.rest = [taken(batch, np.flatnonzero(of)) for batch, of in cut if of.any()]
+        begun.rows += sum(batch.num_rows for batch in here)
+        begun.busy_s += self._clock() - began
+        run.begun |= dict.fromkeys(begun.header.closes, begun)
+        return True
+
+    def is_begun(self, header: ChannelHeader) -> bool:
+        """Return whether some records of a channel are applied, and the rest waits for state."""
+        return self._run is not None and header.partition in self._run.begun
 
     def spent(self, seconds: float) -> None:
         """Add seconds spent on channels outside of `close_channel`: reading, answering."""
@@ -120,6 +181,16 @@ class HostMachine(Holdings):
 
     # -- channels and epochs
 
+    def ahead_of(self, header: ChannelHeader) -> int | None:
+        """Return the first channel of a lower task that is not applied yet; None if there is none, or if this
+        channel itself was applied. In an ordered flow, channels are applied in the order of their tasks."""
+        self._admit(header)
+        kept = {} if self._run is None else self._run.kept
+        if header.partition in kept:
+            return None
+        lower = range(header.partition - header.task, header.partition)
+        return next((channel for channel in lower if channel not in kept), None)
+
     def close_channel(
         self,
         header: ChannelHeader,
@@ -131,14 +202,74 @@ class HostMachine(Holdings):
         kept = self.begin_channel(header)
         if kept is not None:
             return kept
+        assert self._run is not None
+        if header.partition in self._run.begun:
+            return self._finish_channel(header, self._run.begun[header.partition])
         began = self._clock()
+        rows = sum(batch.num_rows for batch in batches)
+        if self._arrival is not None and kind == ROWS:
+            batches, places = self._by_arrival(header, batches, places)
         answer = self.operator.apply(kind, batches, places)
         answer = Answer.joined([self.fired(header), answer])
         if self.ends_epoch(header):
             answer = Answer.joined([answer, self.close_epoch()])
-        rows = sum(batch.num_rows for batch in batches)
         self.keep(header, answer, rows, self._clock() - began)
         return answer
+
+    def _finish_channel(self, header: ChannelHeader, begun: _Begun) -> Answer:
+        """Apply the rest of a channel that has begun. If that fails, the next attempt tries again."""
+        assert self._run is not None
+        first = begun.header
+        _must_have_as_many(header, first.rows)
+        began = self._clock()
+        rest = self.operator.apply(begun.kind, begun.rest)
+        answer = Answer.joined([self.fired(first), *begun.answers, rest])
+        if self.ends_epoch(first):
+            answer = Answer.joined([answer, self.close_epoch()])
+        rows = begun.rows + sum(batch.num_rows for batch in begun.rest)
+        # The second channel of a task closes the first, which is yet to come from the same attempt.
+        attempt = header.attempt if header.partition == first.partition else _NO_ATTEMPT
+        busy_s = begun.busy_s + self._clock() - began
+        self.keep(replace(first, attempt=attempt), answer, rows, busy_s)
+        for channel in first.closes:
+            del self._run.begun[channel]
+        return self._run.kept[header.partition].answer
+
+    def _by_arrival(
+        self, header: ChannelHeader, batches: list[pa.RecordBatch], places: Places | None
+    ) -> tuple[list[pa.RecordBatch], Places | None]:
+        """Hold the input of a channel; return that of all channels with the last one, by arrival."""
+        assert self._run is not None and self._arrival is not None
+        self._run.held.append((batches, places or Places.none()))
+        if not self.ends_epoch(header):
+            return [], Places.none()
+        held, self._run.held = self._run.held, []
+        return by_arrival(held, self._arrival)
+
+    def close_pieces(self, work: Piecework) -> Answer:
+        """Close a channel whose pieces are all applied, and return its answer."""
+        header = work.header
+        answer = Answer.joined([self.fired(header), *work.answers])
+        if self.ends_epoch(header):
+            answer = Answer.joined([answer, self.close_epoch()])
+        self.keep(header, answer, work.rows, work.busy_s)
+        self.helped(work.helped_rows)
+        return answer
+
+    def is_open(self, epoch: int, run: int) -> bool:
+        """Tell whether this run is open."""
+        current = self._run
+        return current is not None and (current.epoch, current.run) == (epoch, run)
+
+    def is_past(self, epoch: int, run: int) -> bool:
+        """Tell whether no channel of this run can be taken any more: it was given up, or a later one came."""
+        current = self._run
+        later = current is not None and (current.epoch, current.run) > (epoch, run)
+        return later or (epoch, run) <= self._given_up
+
+    def is_kept(self, header: ChannelHeader) -> bool:
+        """Tell whether a channel of the open run was closed before."""
+        return self._run is not None and header.partition in self._run.kept
 
     def begin_channel(self, header: ChannelHeader) -> Answer | None:
         """Admit a channel, and open its run if needed. Return the kept answer if it was closed before."""
@@ -152,13 +283,7 @@ class HostMachine(Holdings):
                     hint="the sink merges partitions before reading them (coalesce): repartition "
                     "instead, or use foreach_batch",
                 )
-            if kept.rows != header.rows:
-                raise ChangedInputError(
-                    f"partition {header.partition} of epoch {header.epoch} had {kept.rows:,} rows, "
-                    f"and {header.rows:,} when its task was tried again",
-                    hint="a source, and the DataFrame operations before the flow, must return the "
-                    "same rows when they are read again: do not use rand() and the like there",
-                )
+            _must_have_as_many(header, kept.rows)
             return kept.answer
         if self._sealed or not 0 <= header.partition < run.partitions:
             raise StaleRunError(
@@ -182,6 +307,7 @@ class HostMachine(Holdings):
         for channel in header.closes:
             kept = answer if channel == header.partition else Answer()
             self._run.kept[channel] = _Kept(header.attempt, header.rows, kept)
+            self._run.closed_ms[channel] = round(self._wall_s() * 1000, 1)
         self._run.rows += rows
         self._run.busy_s += busy_s
 
@@ -225,7 +351,7 @@ class HostMachine(Holdings):
             )
         self._sealed = True
         vitals = self.vitals(current.rows, current.busy_s * 1000)
-        return self.operator.table.delta(), vitals
+        return self.operator.table.delta(), replace(vitals, closed_ms=current.closed_ms)
 
     def rollback(self, version: int, run: int = -1) -> None:
         """Give up the current epoch, sealed or not, and return to `version`.
@@ -275,3 +401,14 @@ class HostMachine(Holdings):
             return super().__str__()
         state = "sealed" if self._sealed else f"{len(self._run.kept)}/{self._run.partitions} closed"
         return f"host at version {self.version}, epoch {self._run.epoch}.{self._run.run} {state}"
+
+
+def _must_have_as_many(header: ChannelHeader, rows: int) -> None:
+    """Refuse a task that is tried again if its input had another number of rows before."""
+    if rows != header.rows:
+        raise ChangedInputError(
+            f"partition {header.partition} of epoch {header.epoch} had {rows:,} rows, "
+            f"and {header.rows:,} when its task was tried again",
+            hint="a source, and the DataFrame operations before the flow, must return the "
+            "same rows when they are read again: do not use rand() and the like there",
+        )

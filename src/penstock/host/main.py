@@ -18,15 +18,18 @@ import pyarrow as pa
 from penstock.errors import HostLostError, PenstockError, SettingError, StoreError, to_wire
 from penstock.faults import arm
 from penstock.host.chain import StepChain
+from penstock.host.load import SpareCores
 from penstock.host.machine import HostMachine
 from penstock.host.parted import PartedOperator
 from penstock.host.server import HostServer
 from penstock.logs import LogStyle, take_on
 from penstock.plan.steps import FlowPlan, KeyedStep
-from penstock.settings import Settings
+from penstock.runtime.cores import WorkersByLoad
+from penstock.settings import AUTO, Settings
 from penstock.state.store.store import Place, Store
 from penstock.wire.access import Access
 from penstock.wire.addresses import Listen, task_listens
+from penstock.wire.cpu import CpuMeter, cores_allowed
 from penstock.wire.flight import Endpoint, counted_on
 from penstock.wire.silence import Silences
 
@@ -73,11 +76,17 @@ class HostTask:
         stores = [open_store(order.store) for _ in order.hosts]
         stores[0].must_see(self.hosts[0])
         one_host, settings = order.flow.one_host, order.settings
-        # A chain never fetches evicted entries again, so it must keep them all.
+        # A chain never fetches evicted entries again, so it must keep them all, and fails beyond the limit.
         limit = None if one_host else memory_limit
-        self._operators = [parted(host.step, order) for host in order.hosts]
-        machines = [HostMachine(operator, memory_limit=limit) for operator in self._operators]
-        self._chain = StepChain(order.flow, machines, settings) if one_host else None
+        by_load = _by_load(settings)
+        self._operators = [parted(host.step, order, by_load) for host in order.hosts]
+        machines = [
+            HostMachine(operator, memory_limit=limit, arrival=order.flow.arrival_of(host.step.id))
+            for operator, host in zip(self._operators, order.hosts, strict=True)
+        ]
+        self._chain = None
+        if one_host:
+            self._chain = StepChain(order.flow, machines, settings, memory_limit, by_load)
         self.driver = Endpoint(order.driver, order.access)
         ask_ms = settings.heartbeat_timeout_ms
         lock = threading.Condition() if one_host else None
@@ -98,6 +107,9 @@ class HostTask:
                 counted_on=lambda at: counted_on(self.driver, ask_ms, locations=[at]),
                 on_stop=on_stop,
                 staged_bytes=staged_bytes(settings),
+                in_turn=order.flow.in_order,
+                piece_ms=settings.piece_ms,
+                make=None if one_host else lambda step=host.step: parted(step, order),  # type: ignore[misc]
                 lock=lock,
                 chain=self._chain if leads else None,
                 followers=tuple(self.servers) if leads else (),
@@ -133,13 +145,15 @@ class HostTask:
         with ExitStack() as stack:
             for operator in reversed(self._operators):
                 stack.callback(operator.shutdown)
+            for server in self.servers:
+                stack.callback(server.shutdown_helper)
 
 
 def run_hosts(order: TaskOrder) -> None:
     """Serve until the driver says stop or is gone. Blocks as long as the hosts live."""
     settings = order.settings
     take_on(order.log)
-    pa.set_cpu_count(settings.workers)
+    pa.set_cpu_count(settings.most_workers(cores_allowed()))
     arm(settings.faults)
     ended = threading.Event()
     driver = Endpoint(order.driver, order.access)
@@ -168,17 +182,27 @@ def run_hosts(order: TaskOrder) -> None:
         task.shutdown()
 
 
-def parted(step: KeyedStep, order: TaskOrder) -> PartedOperator:
-    """A step's operator, cut into parts that the host's workers share."""
+def parted(
+    step: KeyedStep, order: TaskOrder, by_load: WorkersByLoad | None = None
+) -> PartedOperator:
+    """A step's operator, cut into parts that the host's workers share. `by_load` chooses their number."""
     settings = order.settings
+    workers = settings.workers if by_load is None else by_load.most
     return PartedOperator(
         lambda: step.operator(order.flow.in_order),
-        settings.parts(step.slots),
-        # In a chain the workers belong to the chain.
-        workers=1 if order.flow.one_host else settings.workers,
+        settings.parts(step.slots, workers),
+        workers=workers,
         chunk_rows=settings.chunk_rows,
         schedule=settings.schedule,
+        # In a chain, the workers of a step only open and close its epochs. The chain measures the load.
+        by_load=None if order.flow.one_host else by_load,
     )
+
+
+def _by_load(settings: Settings) -> WorkersByLoad | None:
+    if settings.host_cores != AUTO:
+        return None
+    return WorkersByLoad(settings.most_workers(cores_allowed()), SpareCores())
 
 
 def _limit(settings: Settings) -> int | None:
@@ -211,7 +235,10 @@ def keep_known(
     """
     turn_ms = settings.heartbeat_ms + settings.heartbeat_timeout_ms
     silences, answers = Silences[str](turn_ms), 0
+    meter = CpuMeter(settings.most_workers(cores_allowed()))
     while not ended.wait(settings.heartbeat_ms / 1000):
+        # hosts that share a process cannot be told apart
+        measured = {"cpu": meter.load()} if len(hosts) == 1 else {}
         try:
             for host, incarnation in hosts:
                 known = driver.call(
@@ -220,6 +247,7 @@ def keep_known(
                     host=host,
                     incarnation=incarnation,
                     open=open_tasks(),
+                    **measured,
                 )
                 if not known:
                     return True

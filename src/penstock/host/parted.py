@@ -21,6 +21,7 @@ from penstock.host.chunks import ChannelChunk, ChannelEnd, ForAllParts, Rounded,
 from penstock.host.part_stages import Cut, Gather, Parts, Whole
 from penstock.operators.operator import Answer, EpochTime, Operator
 from penstock.operators.places import Places
+from penstock.runtime.cores import WorkersByLoad
 from penstock.runtime.operators import ChainOperator as Stage
 from penstock.runtime.runtime import Runtime
 from penstock.state.keys.codec import Keys
@@ -52,21 +53,28 @@ class PartedOperator:
         workers: int,
         chunk_rows: int,
         schedule: str = "ct",
+        by_load: WorkersByLoad | None = None,
     ) -> None:
+        """`by_load` chooses how many of the workers are used."""
         self.parts = tuple(make() for _ in range(parts))
         first = self.parts[0]
         self.output, self.ordered, self.divisible = first.output, first.ordered, first.divisible
+        self.portable = first.portable
         tables = [part.table for part in self.parts]
         self.table = tables[0] if parts == 1 else PartedTable(tables)
         self._chunk_rows, self._chunks = chunk_rows, workers * _CHUNKS_PER_WORKER
         self.workers = workers if parts > 1 else 1
+        self.engaged: Callable[[], int] = lambda: (
+            self.workers if by_load is None else min(self.workers, by_load.workers)
+        )
+        """Returns the number of workers in use. A chain of steps replaces it by its own."""
         stages = self.stages()
-        self._rounds = Runtime(stages, workers=self.workers, schedule=schedule)
+        self._rounds = Runtime(stages, workers=self.workers, schedule=schedule, by_load=by_load)
         self._rounded: list[Rounded] = []
         if parts > 1:
             self._gather = Gather(parts, chunk_rows * _CHUNKS if self.divisible else None)
             stages.insert(1, self._gather)
-        self._runtime = Runtime(stages, workers=self.workers, schedule=schedule)
+        self._runtime = Runtime(stages, workers=self.workers, schedule=schedule, by_load=by_load)
 
     def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
         """Return the keys of a channel's batches."""

@@ -21,6 +21,7 @@ import numpy as np
 from penstock.plan.assignment import Assignment
 from penstock.state.arrays import Array
 from penstock.state.keys.codec import Keys
+from penstock.state.keys.slot_map import SlotMap
 
 _NEVER = -2
 """Version of a slot that has no frozen copy here."""
@@ -84,9 +85,13 @@ class Wanted:
     changes: int
     version: int
     arrivals: int = 0
+    at_leisure: bool = False
+    """Whether no row waits for the whole slot."""
 
 
 Need = NeedKeys | NeedDue | NeedSlots
+SlotsMark = tuple[Array, Array, Array]
+"""Which slots were partial, waited for and wanted, for `Residence.undo`."""
 
 
 class Residence:
@@ -161,6 +166,37 @@ class Residence:
         self.arrivals += 1
         self._kept = [(version, self._standing())]
         return np.flatnonzero(fresh)
+
+    def split(self, before: SlotMap, now: SlotMap) -> None:
+        """Divide slots, and put parts together again, at a version at which nothing is on its way.
+
+        A new extra slot is in the state of the slot that it was part of. Slots that are put together belong
+        to one host. What is missing of them is fetched from the store, which has all of it, and nobody needs
+        their copies.
+        """
+        had, origins = self._standing(), now.origins(before)
+        for name in (*_STANDING, "released", "left", "arrived"):
+            values = getattr(self, name)
+            if isinstance(values, list):
+                setattr(self, name, [values[slot] for slot in origins.tolist()])
+            else:
+                setattr(self, name, values[origins])
+        for slot, parts in now.sources(before):
+            if len(parts) > 1:
+                self._put_together(slot, parts, had)
+        vacant = [slot for slot in range(now.hashed, now.count) if not now.ranges(slot)]
+        for flags in (self.owned, self.partial, self.whole, self.wanted, self.released):
+            flags[vacant] = False
+        self.frozen[vacant] = _NEVER
+
+    def _put_together(self, slot: int, parts: list[int], had: dict[str, Any]) -> None:
+        owned = bool(had["owned"][parts].all())
+        lacks = owned and bool(had["partial"][parts].any())
+        self.owned[slot], self.partial[slot], self.released[slot] = owned, lacks, not owned
+        self.whole[slot] = lacks and had["whole"][parts].any()
+        self.wanted[slot] = lacks and had["wanted"][parts].any()
+        self.came[slot], self._source[slot] = had["came"][parts].max(), None
+        self.frozen[slot], self.frozen_run[slot], self.frozen_complete[slot] = _NEVER, -1, False
 
     def give(self, slots: Array, number: int, run: int) -> None:
         """Give up these slots because of a reroute. Their entries become a copy for the new owner."""
@@ -254,6 +290,16 @@ class Residence:
         self.changes += 1
         self.arrivals += 1
         return gone
+
+    def mark(self) -> SlotsMark:
+        """Return a mark for `undo`, in the middle of an epoch in micro-batches."""
+        return self.partial.copy(), self.whole.copy(), self.wanted.copy()
+
+    def undo(self, mark: SlotsMark) -> None:
+        """Note that entries which came since a mark are gone: slots that they completed are partial again."""
+        self.partial[:], self.whole[:], self.wanted[:] = mark
+        self.changes += 1
+        self.arrivals += 1
 
     def evicted(self, version: int) -> None:
         """Note that entries were dropped at a durable version: only the store is sure to have them.

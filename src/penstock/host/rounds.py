@@ -46,7 +46,6 @@ from penstock.operators.operator import EpochTime
 from penstock.operators.places import Places, split_serial, taken_rows, with_both
 from penstock.plan.slots import must_be_slots
 from penstock.state.arrays import Array
-from penstock.state.keys.codec import slots_of
 from penstock.wire.live import (
     Back,
     CheckpointMessage,
@@ -107,7 +106,7 @@ class Worked:
     acted: bool = False
     """Whether a message took effect, so that requests for copies of slots may be answered now."""
     trickle_mb_s: float | None = None
-    """New rate of background fetching, in megabytes per second; None: unchanged."""
+    """New highest rate of background fetching, in megabytes per second; None: unchanged."""
     rows: int = 0
     """Number of rows that were applied."""
     busy_s: float = 0.0
@@ -474,7 +473,7 @@ class Rounds:
 
         def moving(kind: str, batch: pa.RecordBatch) -> Array:
             (keys,) = self._operator.keys(kind, [batch])
-            leaves: Array = moves[slots_of(keys.hashes, len(moves))]
+            leaves: Array = moves[self._operator.table.slot_map.of(keys.hashes)]
             return leaves
 
         held, self._pulled = len(self._held.chunks), number

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -12,9 +13,9 @@ import pyarrow.flight as fl
 from penstock import codec
 from penstock.errors import ProtocolError, StaleRunError
 from penstock.host.holdings import Holdings
+from penstock.host.load import Load
 from penstock.plan.slots import must_be_slots
 from penstock.state.arrays import Array
-from penstock.state.keys.codec import slots_of
 from penstock.state.table.parted import StepTable
 from penstock.wire.messages import AFTER, LACKING, UNKNOWN, CopyTicket
 
@@ -29,17 +30,21 @@ _FIRST = 256
 def answer(
     holdings: Holdings,
     lock: threading.Condition,
+    load: Load,
     will_reach: Callable[[int, int], bool],
     data: bytes,
 ) -> fl.FlightDataStream:
-    """Return the stream for a ticket. Waits for a reroute that the host `will_reach` in a live run."""
+    """Return the stream for a ticket. Waits for a reroute that the host `will_reach` in a live run.
+
+    The stream of a slot that no row waits for rests between pieces, as this host's load demands.
+    """
     ticket = codec.decode(data, CopyTicket)
     table = holdings.operator.table
     _check(ticket, table)
     keys = None if ticket.keys is None else table.codec.from_storage(ticket.keys)
     slots = np.array(ticket.slots, np.int64)
     if keys is not None:
-        slots = slots_of(keys.hashes, table.slots)
+        slots = table.slot_map.of(keys.hashes)
     copies, version, run = holdings.copies, ticket.version, ticket.run
     with lock:
         residence = holdings.residence
@@ -52,7 +57,7 @@ def answer(
         facts = {} if lacking is None else {LACKING: codec.encode(lacking)}
         if ticket.kind == "slot":
             entries = copies.of_slot(ticket.slots[0], version, run)
-            pieces = _pieces(holdings, lock, ticket, entries, table.renumberings)
+            pieces = _pieces(holdings, lock, load, ticket, entries, table.renumberings)
             return fl.GeneratorStream(table.schema.with_metadata(facts), pieces)
         if keys is None:
             rows, after = copies.of_due(slots, ticket.limits, version, run)
@@ -65,7 +70,7 @@ def answer(
 
 def _check(ticket: CopyTicket, table: StepTable) -> None:
     """Refuse a ticket that does not fit this step."""
-    must_be_slots(ticket.slots, table.slots)
+    must_be_slots(ticket.slots, table.slot_map.count)
     columns = set(table.schema.names)
     fits = (
         len(ticket.slots) == 1
@@ -85,12 +90,14 @@ def _check(ticket: CopyTicket, table: StepTable) -> None:
 def _pieces(
     holdings: Holdings,
     lock: threading.Condition,
+    load: Load,
     ticket: CopyTicket,
     entries: Array,
     renumberings: int,
 ) -> Iterator[pa.RecordBatch]:
     start, count = 0, _FIRST
     while start < len(entries):
+        began = time.monotonic()
         with lock:
             slot = np.array(ticket.slots)
             held = holdings.residence.holds(slot, ticket.version, ticket.run).all()
@@ -101,3 +108,5 @@ def _pieces(
         count = max(1, int(_PIECE * count / max(1, piece.get_total_buffer_size())))
         count = min(count, _MOST)
         yield from piece.to_batches()
+        if ticket.at_leisure and start < len(entries):
+            time.sleep(load.rest_s(time.monotonic() - began))

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -29,8 +30,11 @@ from penstock.host import serve
 from penstock.host.chain import StepChain
 from penstock.host.compactor import CompactionStanding, Compactor, CompactOrder
 from penstock.host.fetch import Fetcher
+from penstock.host.load import Load
 from penstock.host.machine import HostMachine
+from penstock.host.parted import PartedOperator
 from penstock.host.rounds import GatheredEpoch, Rounds
+from penstock.host.sharing import Helper, Sharing
 from penstock.host.staging import Held, Staging
 from penstock.host.streams import LiveRun, Written, time_of_day, write_softly
 from penstock.host.trickle import Trickle
@@ -39,6 +43,7 @@ from penstock.operators.operator import Answer
 from penstock.operators.places import schema_with_both, split_serial, with_places
 from penstock.plan.assignment import Assignment
 from penstock.plan.slots import must_be_slots
+from penstock.spans import Laps, Span
 from penstock.state.arrays import Array
 from penstock.state.store.compaction import Compacted, compact
 from penstock.state.store.reader import StateReader
@@ -47,6 +52,7 @@ from penstock.wire import orders
 from penstock.wire.access import Access
 from penstock.wire.addresses import Listen
 from penstock.wire.flight import TokenServer, in_own_thread, telling_errors
+from penstock.wire.help import HELPED
 from penstock.wire.live import StreamHeader
 from penstock.wire.messages import ChannelHeader, Close
 
@@ -54,6 +60,8 @@ _LIVE = b'"couriers"'
 """Bytes that occur in the header of a live stream, but not in the header of a channel."""
 _PATIENCE_S = 5.0
 """Seconds that an ending host waits for its streams."""
+_TURN_S, _LOOK_S = 10.0, 0.25
+"""Seconds that a channel waits for a lower one whose task is not under way, and between two looks for it."""
 
 
 class HostServer(TokenServer):
@@ -70,6 +78,9 @@ class HostServer(TokenServer):
 
     In a live run each courier has one `do_exchange` for the whole run. `join` begins the run, `rollback`
     ends it, and `seal` waits for a checkpoint.
+
+    With `in_turn`, for an ordered flow, channels are applied in the order of their tasks. So keys that occur
+    in several source partitions see the same order of rows whenever the epoch is run.
 
     `counted_on` asks the driver whether it still relies on the host at a location. A host that does not
     answer for `lost_ms` milliseconds counts as unreachable, whatever the driver says.
@@ -90,6 +101,9 @@ class HostServer(TokenServer):
         lost_ms: int = 5_000,
         counted_on: Callable[[str], bool] = lambda location: True,
         staged_bytes: int = sys.maxsize,
+        in_turn: bool = False,
+        piece_ms: float | None = None,
+        make: Callable[[], PartedOperator] | None = None,
         lock: threading.Condition | None = None,
         chain: StepChain | None = None,
         followers: Sequence[HostServer] = (),
@@ -103,10 +117,13 @@ class HostServer(TokenServer):
         self._lock = lock or threading.Condition()
         self._staging, self._room = Staging(staged_bytes), threading.Condition()
         self._sealer = ThreadPoolExecutor(1, thread_name_prefix="sealer")
-        self._compactor = Compactor(self._compact)
+        self._load = Load()
+        self._compactor = Compactor(self._compact, self._load)
         self._seal: tuple[int, int, Future[tuple[DeltaRef, HostVitals]]] | None = None
+        self._spans: list[Span] = []
+        """Spans of the channels since the last seal."""
         self._timeout_s = timeout_ms / 1000
-        self._ended = threading.Event()
+        self._ended, self._in_turn = threading.Event(), in_turn
         self._chain, self._followers = chain, followers
         self._fetcher = Fetcher(
             machine,
@@ -119,7 +136,25 @@ class HostServer(TokenServer):
             self._where,
             counted_on,
         )
-        self._trickle = Trickle(machine, self._lock, self._fetcher, self._where, self._slot_brought)
+        self._sharing = Sharing(
+            machine,
+            self._lock,
+            access,
+            piece_ms=None if in_turn or chain or make is None else piece_ms,
+            timeout_ms=timeout_ms,
+            lost_ms=lost_ms,
+            where=self._where,
+            ended=self._ended,
+            counted_on=counted_on,
+        )
+        self._helper = (
+            None
+            if make is None
+            else Helper(make, self._sharing.await_own, self._where, self._ended)
+        )
+        self._trickle = Trickle(
+            machine, self._lock, self._fetcher, self._load, self._where, self._slot_brought
+        )
         self._live: LiveRun | None = None
         self._place = 0
         """Number of the step among the steps of its task."""
@@ -132,6 +167,7 @@ class HostServer(TokenServer):
             "seal": self._answer_seal,
             "rollback": self._rollback,
             "release": self._release,
+            "help": self._offer_help,
             "compact": self._begin_compaction,
             "compaction": self._compaction,
             "cancel_compaction": lambda order: self._compactor.cancel(order["tag"]),
@@ -143,6 +179,7 @@ class HostServer(TokenServer):
             "join": orders.Join,
             "seal": orders.Seal,
             "rollback": orders.Rollback,
+            "help": orders.Help,
             "compact": orders.Compact,
             "compaction": orders.OfCompaction,
             "cancel_compaction": orders.OfCompaction,
@@ -154,8 +191,13 @@ class HostServer(TokenServer):
         self.end_run(HostLostError(f"host {self._host} has ended"))
         with self._room:
             self._room.notify_all()
+        with self._lock:
+            self._lock.notify_all()
         self._trickle.stop()
         self._fetcher.close()
+        self._sharing.close()
+        if self._helper is not None:
+            self._helper.end()
         self._sealer.shutdown(wait=False, cancel_futures=True)
         self._soft_writer.shutdown(wait=False, cancel_futures=True)
         self._compactor.end()
@@ -179,9 +221,14 @@ class HostServer(TokenServer):
             if _LIVE in descriptor.command:
                 self._serve_stream(descriptor.command, reader, writer)
                 return
+            if HELPED in descriptor.command:
+                self._help(descriptor.command, reader, writer)
+                return
             header = codec.decode(descriptor.command, ChannelHeader)
             where = self._where | header.where
-            answer = self._take(header, reader, where)
+            laps = self._laps(header.epoch, header.partition)
+            with self._load.working():
+                answer = self._take(header, reader, where, laps)
             if answer is None:
                 return
             point("host.applied", **where)
@@ -194,13 +241,18 @@ class HostServer(TokenServer):
             aside = Aside(answer.dead, answer.late)
             if aside:
                 writer.write_metadata(codec.encode(aside))
-            self._spent(time.thread_time() - began)
+            laps.lap("answer")
+            self._spent(time.thread_time() - began, laps)
+
+    def _laps(self, epoch: int, channel: int = -1) -> Laps:
+        return Laps(epoch, f"host {self._host}", channel)
 
     def _take(
         self,
         header: ChannelHeader,
         reader: fl.MetadataRecordBatchReader,
         where: dict[str, Any],
+        laps: Laps,
     ) -> Answer | None:
         """Read a channel to its end and apply it; None if it broke off."""
         with self._room:
@@ -213,10 +265,11 @@ class HostServer(TokenServer):
             staged, close = self._stage(held, reader)
             if close is None:
                 return None
+            laps.lap("receive")
             self._spent(time.thread_time() - began)
             held.header = header.closed_by(close)
             point("host.channel", **where)
-            answer = self._close(held.header, close.kind, staged, where)
+            answer = self._close(held.header, close.kind, staged, where, laps)
             applied = True
             return answer
         except MemoryError as full:
@@ -261,9 +314,11 @@ class HostServer(TokenServer):
             self._room.wait_for(lambda: self._ended.is_set() or self._staging.may_read(held))
         return needed
 
-    def _spent(self, seconds: float) -> None:
+    def _spent(self, seconds: float, laps: Laps | None = None) -> None:
         with self._lock:
             self.machine.spent(seconds)
+            if laps is not None:
+                self._spans += laps.take()
 
     def _close(
         self,
@@ -271,28 +326,75 @@ class HostServer(TokenServer):
         kind: str,
         staged: list[pa.RecordBatch],
         where: dict[str, Any],
+        laps: Laps,
     ) -> Answer:
-        """Fetch the state that a channel needs, then apply the channel."""
+        """Fetch the state that a channel needs, and apply it. Rows that need none are applied meanwhile."""
         staged, places = split_serial(staged, header.partition)
         machine = self._chain or self.machine
         if header.chained and machine is self.machine:
             raise ProtocolError(f"host {self._host} serves one step only, not a chain of steps")
+        took_s = 0.0
         while True:
             with self._lock, self._refusing_unfit(kind):
+                self._await_turn(header)
+                self._sharing.await_turn(header)
                 need = machine.needs(header, kind, staged)
-                if need is None:
-                    began = time.perf_counter()
+                work = None if need is not None else self._sharing.begin(header, kind, staged)
+                laps.lap("wait")
+                began = time.perf_counter()
+                if need is None and work is None:
                     answer = machine.close_channel(header, kind, staged, places)
-                    took_s = time.perf_counter() - began
+                    took_s += time.perf_counter() - began
+                    laps.lap("apply")
                     for server in (self, *self._followers):
                         server.seal_if_complete(header)
+                    laps.lap("delta")
+                    self._lock.notify_all()  # it may be another channel's turn
                     break
-            self._fetcher.bring(need)
+                if need is not None:
+                    fetched = self._fetcher.begin(need)
+                    began_here = self.machine.apply_here(header, kind, staged)
+                    took_s += time.perf_counter() - began
+            if work is not None:
+                staged.clear()
+                with self._refusing_unfit(kind):
+                    answer = self._sharing.apply(work, lambda: self.seal_if_complete(header))
+                laps.lap("apply")
+                return answer
+            if began_here:
+                point("host.began", **where)
+            fetched.result()
         records = sum(batch.num_rows for batch in staged)
-        work = {"records": records, "took_s": took_s, "until": self._ended}
-        if slowed_s := point("host.work", **where, **work):
+        facts = {"records": records, "took_s": took_s, "until": self._ended}
+        slowed_s = point("host.work", **where, **facts)
+        if slowed_s:
             self._spent(slowed_s)
+        self._sharing.note(records, took_s + slowed_s)
         return answer
+
+    def _await_turn(self, header: ChannelHeader) -> None:
+        """Wait until the channels of all lower tasks are applied, if channels are applied in turn. The caller
+        holds the lock.
+
+        Spark starts tasks in order, so a lower task is under way or done. Only one that must be tried again
+        may find no task slot, because others wait for their turn. Then this one fails and makes room for it.
+        """
+        if not self._in_turn:
+            return
+        run, seen_s = (header.epoch, header.run), time.monotonic()
+        while (ahead := self.machine.ahead_of(header)) is not None:
+            if self._ended.is_set():
+                raise HostLostError(f"host {self._host} has ended")
+            with self._room:
+                under_way = self._staging.is_open(run, ahead)
+            now_s = time.monotonic()
+            seen_s = now_s if under_way else seen_s
+            if now_s - seen_s > _TURN_S:
+                raise StaleRunError(
+                    f"partition {header.partition} of epoch {header.epoch} gave up its turn: no task "
+                    f"has sent partition {ahead}, which comes before it, for {_TURN_S:g} s"
+                )
+            self._lock.wait(_LOOK_S)
 
     @contextmanager
     def _refusing_unfit(self, kind: str) -> Iterator[None]:
@@ -308,11 +410,31 @@ class HostServer(TokenServer):
                 hint="use the same flow and the same release of Penstock everywhere",
             ) from unfit
 
+    def _offer_help(self, order: dict[str, Any]) -> None:
+        self._sharing.offer(order["epoch"], order["run"], order["locations"])
+
+    def _help(
+        self,
+        command: bytes,
+        reader: fl.MetadataRecordBatchReader,
+        writer: fl.MetadataRecordBatchWriter,
+    ) -> None:
+        if self._helper is None:
+            raise ProtocolError(f"host {self._host} cannot help others")
+        self._helper.serve(command, reader, writer)
+
+    def shutdown_helper(self) -> None:
+        """Let the user code that has helped other hosts close its resources."""
+        if self._helper is not None:
+            self._helper.shutdown()
+
     def do_get(self, context: fl.ServerCallContext, ticket: fl.Ticket) -> fl.FlightDataStream:
         """Stream entries of slots that have left this host to the host that owns them now."""
         with telling_errors():
             point("host.serve", **self._where)
-            return serve.answer(self.machine, self._lock, self._will_reach, ticket.ticket)
+            return serve.answer(
+                self.machine, self._lock, self._load, self._will_reach, ticket.ticket
+            )
 
     def seal_if_complete(self, header: ChannelHeader) -> None:
         """Start sealing if all channels of the epoch have closed. The caller holds the lock."""
@@ -327,9 +449,11 @@ class HostServer(TokenServer):
         def write() -> tuple[DeltaRef, HostVitals]:
             where = self._where | {"epoch": epoch, "run": run}
             point("host.seal", **where)
+            laps = self._laps(epoch)
             ref = self._store.write_delta(epoch, run, self._step, self._host, delta, self._tag)
+            laps.lap("write delta")
             point("host.sealed", **where)
-            return ref, vitals
+            return ref, replace(vitals, spans=laps.take())
 
         self._seal = (epoch, run, self._sealer.submit(write))
 
@@ -351,7 +475,7 @@ class HostServer(TokenServer):
             rounds.time.watermark = order.get("watermark_ms")
             live = LiveRun(
                 rounds, couriers, output, self._lock, self._fetcher, self._trickle,
-                self._soft_writer, self._write_gathered, self._where, self._ended,
+                self._load, self._soft_writer, self._write_gathered, self._where, self._ended,
             )  # fmt: skip
             for server in (self, *self._followers):
                 server._live = live
@@ -399,9 +523,11 @@ class HostServer(TokenServer):
         point("host.seal", **where)
         *away, own = gathered.deltas
         refs = [
-            self._store.write_delta(epoch, run, self._step, self._host, delta, tag)
-            for delta, tag in [*((left, f"away-{self._tag}") for left in away), (own, self._tag)]
+            replace(ref, away=left)
+            for deltas, tag, left in ((away, f"away-{self._tag}", True), ([own], self._tag, False))
+            for delta in deltas
             if delta.num_rows
+            for ref in [self._store.write_delta(epoch, run, self._step, self._host, delta, tag)]
         ]
         point("host.sealed", **where)
         return refs, gathered.vitals
@@ -427,6 +553,8 @@ class HostServer(TokenServer):
             refs, vitals = self._live.seal(epoch, self._timeout_s, self._place)
             return {"deltas": refs, "vitals": vitals}
         with self._lock:
+            if order.get("wait"):
+                self._await_channels(epoch, run)
             if self._seal is None or self._seal[:2] != (epoch, run):
                 self._begin_seal(epoch, run, order["partitions"])
             assert self._seal is not None
@@ -438,7 +566,23 @@ class HostServer(TokenServer):
             raise
         with self._lock:
             vitals = self.machine.with_spent(vitals)
+            spans, self._spans = self._spans, []
+        if order.get("wait"):
+            point("host.confirm", **self._where, epoch=epoch, run=run)
+        vitals = replace(vitals, spans=(*vitals.spans, *spans))
         return {"delta": ref, "vitals": vitals}
+
+    def _await_channels(self, epoch: int, run: int) -> None:
+        """Wait until all channels of a run have closed. The caller holds the lock.
+
+        A run that was given up, or did not begin in time, fails when it is sealed.
+        """
+
+        def settled() -> bool:
+            sealed = self._seal is not None and self._seal[:2] == (epoch, run)
+            return sealed or self._ended.is_set() or self.machine.is_past(epoch, run)
+
+        self._lock.wait_for(settled, self._timeout_s)
 
     def _assign(self, order: dict[str, Any]) -> None:
         """Own other slots from now on. With `wait`, return only when their state is complete."""
@@ -453,12 +597,14 @@ class HostServer(TokenServer):
                 self._wait_for_slots()
 
     def _wait_for_slots(self) -> None:
-        whole, fetcher = self.machine.residence.whole, self._fetcher
+        residence, fetcher = self.machine.residence, self._fetcher
         self._lock.wait_for(
-            lambda: not whole.any() or fetcher.trouble is not None or self._ended.is_set(),
+            lambda: (
+                not residence.whole.any() or fetcher.trouble is not None or self._ended.is_set()
+            ),
             self._timeout_s,
         )
-        if whole.any():
+        if residence.whole.any():
             raise fetcher.trouble or HostLostError(
                 f"host {self._host} did not get its slots within {self._timeout_s:g} s"
             )
@@ -477,7 +623,12 @@ class HostServer(TokenServer):
         return self._compactor.standing(order["tag"])
 
     def _compact(
-        self, slots: Array, upto: int, tag: str, next_file: Callable[[], None]
+        self,
+        slots: Array,
+        upto: int,
+        tag: str,
+        next_file: Callable[[], None],
+        rest: Callable[[], None],
     ) -> Compacted:
         table = self.machine.operator.table
 
@@ -485,7 +636,8 @@ class HostServer(TokenServer):
             point("host.compact", **self._where)
             next_file()
 
-        return compact(self._store, self._step, table.codec, table.schema, slots, upto, tag, check)
+        of = (self._store, self._step, table.codec, table.schema)
+        return compact(*of, slots, upto, tag, check, rest=rest)
 
     def _reader(self) -> StateReader:
         table = self.machine.operator.table
@@ -501,6 +653,7 @@ class HostServer(TokenServer):
             with self._lock:
                 self.machine.rollback(version, run)
                 self._seal = None
+                self._lock.notify_all()  # channels that wait for their turn must fail now
             return
         self._live.end(StaleRunError(f"run {self._live.number} was given up"))
         with self._lock:

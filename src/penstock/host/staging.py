@@ -95,6 +95,10 @@ class Staging:
         waiting = (h for h in self._open if h.run == self._run and not self._is_closed(h))
         return held.header.task == min(h.header.task for h in waiting)
 
+    def is_open(self, run: tuple[int, int], channel: int) -> bool:
+        """Tell whether a channel of a run, given as (epoch, run), is open."""
+        return any(held.run == run and held.header.partition == channel for held in self._open)
+
     def tasks(self) -> set[tuple[int, int, int]]:
         """Return (epoch, run, task) of each courier that has an open channel."""
         return {(*held.run, held.header.task) for held in self._open}

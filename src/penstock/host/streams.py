@@ -27,6 +27,7 @@ from penstock import codec
 from penstock.errors import HostLostError, PenstockError, ProtocolError, StaleRunError, to_wire
 from penstock.faults import point
 from penstock.host.fetch import Fetcher
+from penstock.host.load import Load
 from penstock.host.residence import Need
 from penstock.host.rounds import GatheredEpoch, Rounds, Sent, Worked
 from penstock.host.trickle import Trickle
@@ -93,6 +94,7 @@ class LiveRun:
         lock: threading.Condition,
         fetcher: Fetcher,
         trickle: Trickle,
+        load: Load,
         writer: ThreadPoolExecutor,
         write: Callable[[int, GatheredEpoch], Written],
         where: dict[str, str],
@@ -104,7 +106,7 @@ class LiveRun:
         """Reason why the run has ended; None while it goes on."""
         self._rounds, self._output, self._lock = rounds, output, lock
         rounds.refill = self._refill
-        self._fetcher, self._trickle = fetcher, trickle
+        self._fetcher, self._trickle, self._load = fetcher, trickle, load
         self._writer, self._write, self._where = writer, write, where | {"run": rounds.run}
         self._inbox: SimpleQueue[Arrived | None] = SimpleQueue()
         self._streams: dict[int, _Stream] = {}
@@ -235,7 +237,9 @@ class LiveRun:
         try:
             wakes_in_ms: int | None = 0
             while self.over is None:
-                wakes_in_ms = self._round(self._next_frames(wakes_in_ms))
+                frames = self._next_frames(wakes_in_ms)
+                with self._load.working():
+                    wakes_in_ms = self._round(frames)
         except BaseException as failed:
             # Couriers are told. A fault that a test injects here ends the thread as a kill would.
             if self.over is None and not isinstance(failed, PenstockError):

@@ -1,4 +1,4 @@
-"""Background fetching of slots: at full speed while rows wait for them, otherwise at a set rate."""
+"""Background fetching of slots: at full speed while rows wait for them, otherwise as the load allows."""
 
 from __future__ import annotations
 
@@ -10,16 +10,12 @@ from penstock.errors import PenstockError
 from penstock.faults import point
 from penstock.host.fetch import Fetcher
 from penstock.host.holdings import Holdings
+from penstock.host.load import Load
 from penstock.host.residence import Wanted
 from penstock.state.table.table import KEY
 
 _POLL_S = 0.5
 """Seconds between checks for wanted slots."""
-_REST = 4
-"""Shortest pause after a piece that no row waits for, as a multiple of the time that it took to fetch.
-
-Small entries cost more time than their bytes suggest, and epochs need the processor.
-"""
 _AFTER_FAILURE_S = 0.5
 """Seconds before a retry after an error."""
 _PATIENCE_S = 5.0
@@ -29,7 +25,8 @@ _PATIENCE_S = 5.0
 class Trickle:
     """A thread that fetches the slots that a host wants, one after another.
 
-    It calls `brought` after each slot, without holding the lock.
+    It rests after each piece that no row waits for, the longer the higher the `load` is. It calls `brought`
+    after each slot, without holding the lock.
     """
 
     def __init__(
@@ -37,14 +34,15 @@ class Trickle:
         holdings: Holdings,
         arrived: threading.Condition,
         fetcher: Fetcher,
+        load: Load,
         where: dict[str, str],
         brought: Callable[[], None],
     ) -> None:
         self._brought = brought
         self._holdings, self._arrived, self._fetcher = holdings, arrived, fetcher
-        self._where = where
+        self._load, self._where = load, where
         self.mb_s = 0.0
-        """Megabytes per second for slots that no row waits for."""
+        """Most megabytes per second for slots that no row waits for."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, name="trickle", daemon=True)
         self._thread.start()
@@ -88,8 +86,8 @@ class Trickle:
             brought += rows.get_total_buffer_size()
             if not waited_for and self.mb_s > 0:
                 now = time.monotonic()
-                rest = max(began + brought / (self.mb_s * 1e6) - now, _REST * (now - piece_began))
-                if self._ended.wait(max(0.0, rest)):
+                capped = began + brought / (self.mb_s * 1e6) - now
+                if self._ended.wait(max(0.0, capped, self._load.rest_s(now - piece_began))):
                     return
             piece_began = time.monotonic()
         with self._arrived:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
+
+from penstock.spans import Span
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +26,8 @@ class MovedState:
     """Number of entries in slots that have left which nobody has asked for, and which never had to move."""
     evicted: int = 0
     """Number of clean entries dropped for lack of memory."""
+    helped_rows: int = 0
+    """Number of rows of the epoch that other hosts applied for their owner, in the middle of the epoch."""
 
     def plus(self, **counts: float) -> Self:
         """Return a copy with these amounts added."""
@@ -42,7 +46,14 @@ class HostVitals(MovedState):
     """Number of entries in the table, without copies of slots that have left."""
     state_bytes: int
     """Bytes of the table."""
+    workers: int = 1
+    """Number of workers in use at the end of the epoch."""
     awaited_slots: int = 0
     """Number of partial slots whose previous host is still needed. The store has all of the others."""
+    closed_ms: dict[int, float] = field(default_factory=dict)
+    """Partition -> time at which its channel was applied, in milliseconds since 1970. Empty in a live run,
+    where couriers measure latency."""
     watermark_ms: int | None = None
     """Watermark of a live host at the end of the epoch, in milliseconds since 1970; None if unknown."""
+    spans: tuple[Span, ...] = ()
+    """What the host did in the epoch, channel by channel. Empty in a live run."""

@@ -14,6 +14,7 @@ from penstock.exchange.step_work import StepWork
 from penstock.exchange.tally import Tally
 from penstock.plan.steps import FlowPlan
 from penstock.state.arrays import Array, fixed_values
+from penstock.state.keys.slot_map import SlotMap
 from penstock.wire.report import Offloaded, Routed, Seen, Usage
 
 _PER_OCTAVE = 8
@@ -27,11 +28,12 @@ _TO_US = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
 class EpochNotes:
     """Rows read and sent, rows set aside, and latencies, in one epoch of one courier."""
 
-    def __init__(self, flow: FlowPlan, keep_late: bool) -> None:
+    def __init__(self, flow: FlowPlan, keep_late: bool, slots: Mapping[str, SlotMap]) -> None:
+        """`slots` are those of each keyed step in this run."""
         self.witness = Witness(flow.sources)
         self.aside = Aside()
         self.work = StepWork(flow.on_error, keep_late, self.aside)
-        self.tallies = {step.id: Tally(step) for step in flow.keyed}
+        self.tallies = {step.id: Tally(step, slots=slots[step.id]) for step in flow.keyed}
         self.newest: dict[tuple[int, str], int] = {}
         """(source, partition) -> newest event time, in milliseconds since 1970."""
         self.rows_read: dict[int, dict[str, int]] = {}

@@ -41,7 +41,6 @@ from penstock.plan.reflex import Reflex
 from penstock.plan.slots import must_be_slots
 from penstock.plan.steps import KeyedStep
 from penstock.state.arrays import Array
-from penstock.state.keys.codec import slots_of
 from penstock.wire.live import (
     Back,
     Chunk,
@@ -156,7 +155,7 @@ class Outlet:
 
     def guide(self, guide: StepGuide, reach: str | None) -> None:
         """Apply new guidance, from the next chunk on."""
-        must_be_slots(guide.watched, self.step.slots)
+        must_be_slots(guide.watched, self._routes.slots.count)
         self._guide, self._sender = guide, None
         self._redirect.guide(guide.offload, reach)
         reflex = None if guide.offload is None else guide.offload.reflex
@@ -346,35 +345,37 @@ class Outlet:
         notes: EpochNotes,
     ) -> Parted:
         """Remove the rows that burst workers get from a chunk."""
-        if self._guide.offload is None or not fit[0]:
+        rows = sum(batch.num_rows for batches in fit for batch in batches)
+        if self._guide.offload is None or not rows:
             return Parted()
-        (rows,) = fit[0]
         surplus = 0.0
         if self._reflex is not None:
             oldest_us = min((times.min() for times in arrived_us if len(times)), default=None)
             waited_s = 0.0 if oldest_us is None else (self._run.now_us() - oldest_us) / 1e6
             hosts = self._flights.hosts
-            surplus = self._reflex.surplus(rows.num_rows, hosts.ahead, hosts.rate(now), waited_s)
-            notes.route(self.step.id, rows.num_rows, combined=self._combines)
-        parted = self._redirect.part(self._number, rows, self._time, surplus, now)
+            surplus = self._reflex.surplus(rows, hosts.ahead, hosts.rate(now), waited_s)
+            notes.route(self.step.id, rows, combined=self._combines)
+        parted = self._redirect.part(self._number, fit, self._time, surplus, now)
         if parted.carried:
-            fit[0] = list(parted.stays)
+            fit[:] = parted.stays
             point("courier.offload", **self._offload_where)
         return parted
 
     def _bring(self, settled: Iterable[Settled]) -> bool:
         """Send hosts the partial states of redirected rows. Returns whether there were any."""
         brought, notes = False, self._notes
-        tally, slots = notes.tallies[self.step.id], self.step.slots
+        tally, slots = notes.tallies[self.step.id], self._routes.slots
         for of, rows, made in settled:
             brought = True
             point("courier.offloaded", **self._offload_where)
-            notes.work.late(self.step, [(0, late) for late in made.late])
+            notes.work.late(self.step, made.late)
             if not self._redirect.by_slot and made.sent:
                 # Rows are attributed to records evenly.
-                record_slots = slots_of(np.concatenate([sent.hashes for sent in made.sent]), slots)
+                record_slots = slots.of(np.concatenate([sent.hashes for sent in made.sent]))
                 each = rows / max(len(record_slots), 1)
-                counts = np.rint(np.bincount(record_slots, minlength=slots) * each).astype(np.int64)
+                counts = np.rint(np.bincount(record_slots, minlength=slots.count) * each).astype(
+                    np.int64
+                )
                 of.counts += counts
                 self._count(counts, tally)
             self._number += 1
@@ -409,7 +410,7 @@ class Outlet:
         Counts the records if there is a tally."""
         parts: dict[str, list[tuple[pa.RecordBatch, Array]]] = {}
         for sent in outgoing:
-            slots = slots_of(sent.hashes, self.step.slots) if tally is None else tally.note(*sent)
+            slots = self._routes.slots.of(sent.hashes) if tally is None else tally.note(*sent)
             batch = sent.batch
             if self._run.in_order is not None:
                 batch = with_serial(batch, self._serial)
@@ -553,7 +554,7 @@ def rerouted(routes: RouteTable, reroute: Reroute) -> RouteTable:
     for handing in reroute.handings:
         owner[list(handing.slots)] = hosts.index(HostId(handing.target))
     used, places = np.unique(owner, return_inverse=True)
-    return RouteTable(tuple(HostId(hosts[n]) for n in used), places.astype(np.int32))
+    return RouteTable(tuple(HostId(hosts[n]) for n in used), places.astype(np.int32), routes.splits)
 
 
 def one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -192,6 +192,8 @@ class Traffic:
     def _add_outlets(self) -> None:
         flow, order, longest_s = self._flow, self._order, self._settings.live_pause_ms / 1000
         steps = {step.step: step for step in order.steps}
+        self._slots = {step.step: step.routes.slots for step in order.steps}
+        """Step -> its slots, which are the same in the whole run."""
         run = Surroundings(
             self._connect,
             self._parted,
@@ -212,11 +214,12 @@ class Traffic:
             after = [o for o in self._outlets.values() if step.id in dict(flow.graph)[o.step.id]]
             behind = tuple(dict.fromkeys(outlet for o in after for outlet in (o, *o.behind)))
             name = f"{step.id}.{order.run}.{order.courier}"
+            slots = self._slots[step.id]
             redirect = Redirect(
                 *(flow, live_segment(parts[step.id]), self._access, name),
-                *(order.courier, order.couriers, self._put),
+                *(order.courier, order.couriers, self._put, slots),
             )
-            meter = StepMeter(step.id, step.slots) if order.count_ms else None
+            meter = StepMeter(step.id, slots.count) if order.count_ms else None
             place = (order.epoch, self._junctions[step.id], pacer, behind, run, redirect, meter)
             self._outlets[step.id] = Outlet(step, steps[step.id], *place)
         leaving = self._junctions[None]
@@ -273,7 +276,7 @@ class Traffic:
 
     def _notes_of(self, epoch: int) -> EpochNotes:
         if epoch not in self._notes:
-            self._notes[epoch] = EpochNotes(self._flow, self._keep_late)
+            self._notes[epoch] = EpochNotes(self._flow, self._keep_late, self._slots)
         return self._notes[epoch]
 
     def _now_ms(self) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.state.keys.slot_map import Split
+
 
 @dataclass(frozen=True)
 class Incoming:
@@ -25,5 +27,7 @@ class Assignment:
     whole: bool = False
     """Whether rows of an incoming slot wait for the whole slot. If not, they wait only for their own keys."""
     trickle_mb_s: float = 0.0
-    """Megabytes per second at which the host fetches the rest of incoming slots in the background; 0: it
+    """Most megabytes per second at which the host fetches the rest of incoming slots in the background; 0: it
     fetches only what rows need."""
+    splits: tuple[Split, ...] = ()
+    """The splits of slots from this epoch on. `owned` and `incoming` may name their extra slots."""

@@ -8,6 +8,8 @@ secrets. Timers and TTLs use the plan's times, so that a retry behaves the same.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +18,7 @@ from penstock.errors import ProtocolError
 from penstock.model import HostId, StepId
 from penstock.operators.operator import EpochTime
 from penstock.plan.reflex import Reflex
+from penstock.state.keys.slot_map import SlotMap, Split
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,14 @@ class RouteTable:
 
     hosts: tuple[HostId, ...]
     owner: npt.NDArray[np.int32]
-    """Slot -> index of its host in `hosts`."""
+    """Slot -> index of its host in `hosts`. The extra slots of `splits` are the last ones."""
+    splits: tuple[Split, ...] = ()
+    """Exceptions: keys of a hash slot that have an extra slot, so that they can be on another host."""
+
+    @cached_property
+    def slots(self) -> SlotMap:
+        """The slots of the step in this epoch, by hash."""
+        return SlotMap(len(self.owner) - len(self.splits), self.splits)
 
     @staticmethod
     def even(hosts: list[HostId], slots: int) -> RouteTable:
@@ -83,6 +93,11 @@ class Offload:
         """Share of one courier's rows that goes to burst workers, for stateless steps."""
         alike = len(self.shares) != partitions
         return float(np.mean(self.shares) if alike else self.shares[partition])
+
+
+def of_parts(shares: npt.NDArray[np.float64], origins: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """The shares of slots after some were split: each has that of the slot that it was part of."""
+    return shares[origins] if len(shares) > 1 else shares
 
 
 @dataclass(frozen=True)

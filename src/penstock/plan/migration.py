@@ -1,7 +1,8 @@
 """Strategies for moving state with its slots: one mechanism, used in five ways.
 
-    lazy(r)       all slots move at one epoch boundary; an entry is fetched when a row needs it, and
-                  the rest in the background at r MB/s (with r = 0 never)
+    lazy          all slots move at one epoch boundary; an entry is fetched when a row needs it, and
+                  the rest in the background, as fast as the load of the hosts allows
+    lazy(r)       the same, with at most r MB/s in the background (with r = 0 nothing)
     all_at_once   all slots move at one boundary; rows of a slot wait until the whole slot is there
     batched(n)    the same, with n slots per boundary
     fluid         the same, with one slot per boundary
@@ -22,11 +23,10 @@ from penstock.errors import SettingError
 
 MigrationKind = Literal["lazy", "all_at_once", "batched", "fluid", "pause"]
 
-TRICKLE_MB_S = 16.0
-"""Megabytes per second that plain "lazy" fetches in the background. A gigabyte takes about a minute, with
-a small part of the bandwidth of a disk or network."""
+UNCAPPED_MB_S = 1e6
+"""Megabytes per second of plain "lazy": more than any network carries, so that only the load limits it."""
 
-_HINT = "use lazy, lazy(16) for a trickle of 16 MB/s, all_at_once, batched(8), fluid or pause"
+_HINT = "use lazy, lazy(16) for at most 16 MB/s, all_at_once, batched(8), fluid or pause"
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,15 @@ class Migration:
     >>> Migration.parse("batched(8)")
     Migration(kind='batched', slots_at_once=8, trickle_mb_s=0.0)
     >>> print(Migration.parse("lazy"))
-    lazy(16)
+    lazy
     """
 
     kind: MigrationKind
     slots_at_once: int | None = None
     """Maximum number of slots of a step that move at one epoch boundary; None: no limit."""
     trickle_mb_s: float = 0.0
-    """Megabytes per second of state that a host fetches in the background, for `lazy` only; 0: a host fetches
-    only what rows need."""
+    """Most megabytes per second of state that a host fetches in the background, for `lazy` only; 0: a host
+    fetches only what rows need."""
 
     def __post_init__(self) -> None:
         at_once, rate = self.slots_at_once, self.trickle_mb_s
@@ -67,7 +67,7 @@ class Migration:
         Traceback (most recent call last):
         ...
         penstock.errors.SettingError: unknown migration 'batched'. What to do: use lazy, lazy(16) \
-for a trickle of 16 MB/s, all_at_once, batched(8), fluid or pause
+for at most 16 MB/s, all_at_once, batched(8), fluid or pause
         """
         return text if isinstance(text, Migration) else made_of(text, "migration", _MAKERS, _HINT)
 
@@ -77,13 +77,13 @@ for a trickle of 16 MB/s, all_at_once, batched(8), fluid or pause
         return self.kind != "lazy"
 
     def __str__(self) -> str:
-        if self.kind == "lazy":
+        if self.kind == "lazy" and self.trickle_mb_s != UNCAPPED_MB_S:
             return f"lazy({number_text(self.trickle_mb_s)})"
         return f"batched({self.slots_at_once})" if self.kind == "batched" else self.kind
 
 
 _MAKERS: dict[str, Callable[..., Migration]] = {
-    "lazy": lambda rate=TRICKLE_MB_S: Migration("lazy", None, float(rate)),
+    "lazy": lambda rate=UNCAPPED_MB_S: Migration("lazy", None, float(rate)),
     "all_at_once": lambda: Migration("all_at_once"),
     "batched": lambda slots: Migration("batched", int(slots)),
     "fluid": lambda: Migration("fluid", 1),

@@ -123,6 +123,8 @@ class FlowPlan:
     on_error: OnError = "fail"
     ordered: bool = False
     """Whether output rows leave in the order of the input rows that caused them, per partition."""
+    by_arrival: bool = False
+    """Whether the first keyed step processes an epoch's rows, of all partitions, by their arrival times."""
     one_host: bool = False
     """Whether all steps run in one host, on all its cores. Couriers then only send rows and receive
     output."""
@@ -131,6 +133,11 @@ class FlowPlan:
     def in_order(self) -> bool:
         """Whether each step's output is in the order of its input."""
         return self.ordered or self.one_host
+
+    def arrival_of(self, step: str) -> str | None:
+        """Column of the arrival times by which a step processes rows; None: in the order of partitions."""
+        first = self.by_arrival and step == self.keyed[0].id
+        return self.sources[0].arrival if first else None
 
     @property
     def linear(self) -> bool:

@@ -7,6 +7,10 @@ epochs, moves slots towards their homes. A slot is
     settled     its owner is its home
     pending     its owner is another host; it moves when its home is ready and it is its turn
     unowned     its owner died, or nothing has started yet; it moves to a ready host at once
+
+Slots can be split (`split`, `move_keys`). A split takes effect between two epochs, or two runs of a live
+flow. The extra slot has the owner of the slot that it was part of, and is from then on a slot like any other.
+It ends (`unite`) when it is with its hash slot again.
 """
 
 from __future__ import annotations
@@ -23,12 +27,18 @@ from penstock.plan.epoch import RouteTable
 from penstock.plan.migration import Migration
 from penstock.plan.placement import Handover, Placement, Why
 from penstock.plan.slots import slots_to_text
+from penstock.plan.splitting import SplitRequests
 from penstock.plan.spread import adopted, balanced
 from penstock.state.arrays import Array
+from penstock.state.keys.slot_map import Range, SlotMap
 
 _WHY: tuple[Why, ...] = get_args(Why)
 _START, _MOVE, _SCALE, _LOST, _BACK = range(len(_WHY))
 _NONE = -1
+_BY_SLOT = (
+    "_moved_at", "_owner", "_reason", "_was_owned", "_placed", "_since", "_why", "_source", "_home",
+)  # fmt: skip
+"""Names of the arrays with one value for each slot."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +77,11 @@ class Topology:
         routes: RouteTable | None = None,
         placements: Sequence[Placement] = (),
     ) -> None:
-        self.step, self.slots = step, slots
+        self.step = step
+        self.map = SlotMap(slots, () if routes is None else routes.splits)
+        """The step's slots, with the extra ones."""
+        self._splits = SplitRequests(step)
+        slots = self.map.count
         self._names: list[HostId] = []
         self._numbers: dict[HostId, int] = {}
         self._wanted = self._checked(hosts)
@@ -94,6 +108,11 @@ class Topology:
         self._placements_json: list[dict[str, Any]] | None = None
 
     @property
+    def slots(self) -> int:
+        """Number of slots, with the extra ones."""
+        return self.map.count
+
+    @property
     def hosts(self) -> list[HostId]:
         """Hosts that the step should have."""
         return [self._names[n] for n in self._wanted]
@@ -104,7 +123,7 @@ class Topology:
         used = np.unique(self._owner[self._owner != _NONE])
         place = np.full(len(self._names) + 1, _NONE, dtype=np.int32)
         place[used] = np.arange(len(used), dtype=np.int32)
-        return RouteTable(tuple(self._names[n] for n in used), place[self._owner])
+        return RouteTable(tuple(self._names[n] for n in used), place[self._owner], self.map.splits)
 
     def slots_of(self, host: HostId) -> list[int]:
         """Slots that a host owns now."""
@@ -118,21 +137,86 @@ class Topology:
 
     @property
     def pending(self) -> int:
-        """Number of slots that are not on their home yet."""
-        return int(np.count_nonzero(self._owner != self._home))
+        """Number of slots that are not on their home yet, or not split yet."""
+        return int(np.count_nonzero(self._owner != self._home)) + len(self._splits.new)
 
     def move(self, slots: Iterable[int], to: HostId) -> None:
-        """Request that these slots move to host `to`, at one of the next boundaries."""
-        chosen = self._checked_slots(slots)
-        number = self._numbers.get(to, _NONE)
+        """Request that these slots move to host `to`, at one of the next boundaries.
+
+        The extra slots of a hash slot move with it, and end.
+        """
+        chosen, number = self._checked_slots(slots), self._wanted_number(to)
+        extra = self._splits.end(self.map, {s for s in chosen.tolist() if s < self.map.hashed})
+        self._splits.ending.difference_update(set(chosen.tolist()) - extra)
+        homes = self._home.copy()
+        homes[chosen] = homes[sorted(extra)] = number
+        self._resettle(homes, _MOVE, self._wanted)
+
+    def move_keys(self, hashes: Iterable[int], to: HostId) -> None:
+        """Request that the keys with these hashes move to host `to`, without the other keys of their slots.
+
+        They get extra slots of their own, which last until their hash slot is moved as a whole. Keys that
+        have an extra slot to themselves already take that one along.
+        """
+        homes = self._splits.add_keys(self.map, hashes, self._wanted_number(to), self._home)
+        self._resettle(homes, _MOVE, self._wanted)
+
+    def split(self, parts: Iterable[Sequence[Range]]) -> None:
+        """Request that each part, some hashes of one slot, becomes an extra slot. None of them moves yet."""
+        self._splits.add_parts(self.map, parts)
+
+    def unite(self, slots: Iterable[int]) -> None:
+        """Request that these hash slots are whole again. Their extra slots move to them, and end."""
+        self._splits.end(self.map, set(self._checked_slots(slots).tolist()))
+        self._follow_parents()
+
+    def could_split(self) -> bool:
+        """Whether a split would take effect, or end, at a boundary now."""
+        return bool(self._splits.new or self._splits.endable(self.map, self._owner))
+
+    def _wanted_number(self, host: HostId) -> int:
+        number = self._numbers.get(host, _NONE)
         if number not in self._wanted:
             raise SettingError(
-                f"step {self.step} has no host {to!r}",
+                f"step {self.step} has no host {host!r}",
                 hint=f"use one of {', '.join(self.hosts)}",
             )
+        return number
+
+    def _follow_parents(self) -> None:
+        """Have the extra slots that are to end follow their hash slots."""
         homes = self._home.copy()
-        homes[chosen] = number
-        self._resettle(homes, _MOVE, self._wanted)
+        for extra in self._splits.ending:
+            homes[extra] = homes[self.map.parent(extra)]
+        if np.any(homes != self._home):
+            self._resettle(homes, _MOVE, self._wanted)
+
+    def _resplit(self) -> None:
+        """Split slots as requested, and end splits, at a boundary."""
+        splits = self._splits
+        if not splits.new and not splits.ending:
+            return
+        ended = splits.endable(self.map, self._owner)
+        splits.ending.difference_update(ended)
+        self._change_map(self.map.without(ended))
+        for split in splits.take_new():
+            for ranges in self.map.by_slot(split.ranges):
+                self._change_map(self.map.with_split(ranges, split.lasting))
+                if split.home in self._wanted:
+                    extra = int(self.map.of(np.array(ranges[0][:1], np.uint64))[0])
+                    self._home[extra], self._reason[extra] = split.home, _MOVE
+                    if split.home == self._home[self.map.parent(extra)]:
+                        splits.ending.add(extra)
+        self._follow_parents()
+
+    def _change_map(self, slots: SlotMap) -> None:
+        if slots == self.map:
+            return
+        origins = slots.origins(self.map)
+        for name in _BY_SLOT:
+            setattr(self, name, getattr(self, name)[origins])
+        self.map, self._placements_json = slots, None
+        self._splits.ending &= set(range(slots.count))
 
     def treat(self, hosts: Sequence[HostId], moves: Iterable[tuple[Iterable[int], HostId]]) -> None:
         """Request these hosts and these moves. All other slots stay where they are.
@@ -213,6 +297,8 @@ class Topology:
         """
         if version != self._version:
             self._version, self._moved = version, 0
+        if durable is None:
+            self._resplit()
         self._ready = {self._numbers[host] for host in ready if host in self._numbers}
         able = self._ready - {n for host, n in self._numbers.items() if host in avoided}
         able -= self._going
@@ -246,6 +332,15 @@ class Topology:
         """Whether a pending slot could move to its home now, with these hosts ready."""
         able = {self._numbers[host] for host in ready if host in self._numbers}
         return bool(len(self._could_reach(able)))
+
+    def helpers(self, ready: Collection[HostId]) -> dict[HostId, list[HostId]]:
+        """Owner of pending slots -> the homes of these slots that are among these hosts."""
+        slots = self._could_reach({self._numbers[host] for host in ready if host in self._numbers})
+        return {
+            self._names[owner]: [self._names[home] for home in np.unique(homes)]
+            for owner in np.unique(self._owner[slots])
+            for homes in [self._home[slots[self._owner[slots] == owner]]]
+        }
 
     def _could_reach(self, able: set[int]) -> Array:
         """Pending slots whose home is one of these hosts."""
@@ -312,10 +407,11 @@ class Topology:
         """Home of each slot at the start, derived from the last manifest."""
         if routes is None:
             return RouteTable.even(self.hosts, self.slots).owner
-        if len(routes.owner) != self.slots:
+        had = len(routes.owner) - len(routes.splits)
+        if had != self.map.hashed:
             raise CheckpointError(
-                f"step {self.step} has {self.slots} slots, but {len(routes.owner)} in the checkpoint",
-                hint=f"use slots={len(routes.owner)}: the number of slots is fixed once a checkpoint exists",
+                f"step {self.step} has {self.map.hashed} slots, but {had} in the checkpoint",
+                hint=f"use slots={had}: the number of slots is fixed once a checkpoint exists",
             )
         numbers = np.array([*(self._number(host) for host in routes.hosts), _NONE], dtype=np.int32)
         homes = numbers[routes.owner]

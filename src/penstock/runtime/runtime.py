@@ -19,6 +19,7 @@ from typing import Any
 from penstock.errors import SettingError
 from penstock.runtime.atomics import ATOMICS, Atomics
 from penstock.runtime.chain import StageChain
+from penstock.runtime.cores import WorkersByLoad
 from penstock.runtime.crew import Bell, Crew
 from penstock.runtime.operators import ChainOperator
 from penstock.runtime.reorder import NonBlocking, Reorder
@@ -38,7 +39,8 @@ class Runtime:
     Items are passed all at once (`run`), or one by one while workers process earlier items (`open`, `submit`,
     `drain`). `workers` includes the caller of `run`, so with one worker there are no threads. An open
     stream has as many threads as workers. `buffer` is the number of outputs of one operator that may
-    wait for their turn, and the number of items that may wait for the first operator. `queue` creates the
+    wait for their turn, and the number of items that may wait for the first operator. With `by_load`, fewer
+    workers may be used, as it chooses between runs, and between drains of a stream. `queue` creates the
     worklists of keyed operators and `reorder` the reorder buffers; tests and benchmarks replace them.
     """
 
@@ -54,6 +56,7 @@ class Runtime:
         slice_ms: float = _SLICE_MS,
         clock: Callable[[], float] = time.perf_counter,
         atomics: Atomics = ATOMICS,
+        by_load: WorkersByLoad | None = None,
     ) -> None:
         if not operators or workers < 1 or buffer < 1:
             raise SettingError(
@@ -63,7 +66,11 @@ class Runtime:
         slice = slice_ms / 1000
         if isinstance(schedule, str):
             schedule = schedule_named(schedule, slice)
-        self._workers, self._clock = workers, clock
+        self._workers, self._clock, self._by_load = workers, clock, by_load
+        self._began: float | None = None
+        """When the work that is under way began; None if there is none."""
+        self._records = 0
+        """Number of records of earlier work."""
         self._active = atomics.counter(0)
         """Number of threads that may be working."""
         self._bell = Bell()
@@ -98,7 +105,8 @@ class Runtime:
         self._check(is_open=False)
         outputs: list[Any] = []
         self._chain.exit.sink = outputs.append
-        self._staff(self._workers - 1)
+        self._begin_work()
+        self._staff(self._engaged - 1)
         try:
             # Last operators first: the output of an operator must come after the items ahead of it.
             for place, some in sorted((ahead or {}).items(), reverse=True):
@@ -107,6 +115,7 @@ class Runtime:
         except BaseException as error:
             self._chain.fail(error)
         self._raise_failure()
+        self._end_work()
         return outputs
 
     def open(self, sink: Callable[[Any], None]) -> None:
@@ -115,7 +124,7 @@ class Runtime:
         self._check(is_open=False)
         self._chain.exit.sink = sink
         self.is_open = True
-        self._staff(self._workers)
+        self._staff(self._engaged)
 
     def submit(self, item: Any) -> None:
         """Add one item to the stream. Blocks while too many items wait for the first operator. Raises the
@@ -128,6 +137,8 @@ class Runtime:
             self._feeding = False
         if chain.halt.on:
             self._end()
+        if self._began is None:
+            self._begin_work()
         chain.feed(item)
         if self._crew.idle:
             self._crew.wake()
@@ -135,6 +146,8 @@ class Runtime:
     def submit_ahead(self, place: int, items: Sequence[Any]) -> None:
         """Add items directly at a later operator, named by its position, while the stream is empty."""
         self._check(is_open=True)
+        if self._began is None:
+            self._begin_work()
         self._chain.feed_ahead(place, items)
         if self._crew.idle:
             self._crew.wake()
@@ -146,6 +159,7 @@ class Runtime:
         self._await(lambda: self._chain.halt.on or self._complete(), watch=True)
         if self._chain.halt.on:
             self._end()
+        self._end_work()
 
     def finish(self) -> None:
         """Drain the stream and close it."""
@@ -178,7 +192,30 @@ class Runtime:
             state, hint = ("no", "call open()") if is_open else ("an", "call finish() or stop()")
             raise SettingError(f"the runtime has {state} open stream", hint=hint)
 
+    @property
+    def _engaged(self) -> int:
+        """Number of workers to use now."""
+        return self._workers if self._by_load is None else min(self._workers, self._by_load.workers)
+
+    def _begin_work(self) -> None:
+        if self._by_load is not None:
+            self._began = self._clock()
+            self._records = self._chain.scheduler.meters()[0].records_in
+
+    def _end_work(self) -> None:
+        """Note the work done, and take on the number of workers that is chosen for what comes."""
+        if self._by_load is None or self._began is None:
+            return
+        records = self._chain.scheduler.meters()[0].records_in - self._records
+        spent_s, self._began = self._clock() - self._began, None
+        self._by_load.note(records, spent_s)
+        if self.is_open:
+            self._staff(self._engaged)
+
     def _staff(self, number: int) -> None:
+        """Have this many threads. Called while all are idle."""
+        if len(self._crew.threads) > number:
+            self._crew.dismiss()
         self._crew.hire(number, _serving(weakref.ref(self), self._crew))
 
     def _run(self, items: Iterator[Any]) -> None:
@@ -276,7 +313,7 @@ class Runtime:
         self._crew.leave(self._bell)
         self._bell = Bell()
         self._await(lambda: not self._active.load(), watch=True)
-        self._chain = self._new_chain()
+        self._chain, self._began = self._new_chain(), None
 
 
 def _serving(runtime: weakref.ref[Runtime], crew: Crew) -> Callable[[Bell], bool]:

@@ -30,6 +30,8 @@ class WorkerPlane:
     """Maximum number of burst workers that run at the same time."""
     speed: float = 1.0
     """Speed relative to an ordinary host of the step."""
+    assumed_speed: float | None = None
+    """Speed that the policy assumes until it is measured. None: the true one."""
     start_ms: float = 300.0
     """Milliseconds until a started burst worker is ready."""
     overhead_ms: float = 20.0
@@ -68,7 +70,7 @@ class WorkerPlane:
         usual = OffloadSettings.partials_per_row
         return OffloadSettings(
             at_most=self.at_most,
-            speed=self.speed,
+            speed=self.speed if self.assumed_speed is None else self.assumed_speed,
             start_ms=self.start_ms,
             deadline_ms=deadline_ms,
             merge_cost=self.merge_cost,

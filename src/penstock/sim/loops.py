@@ -19,7 +19,7 @@ from penstock.control.offload_policy import Helped
 from penstock.model import StepId
 from penstock.offload.policy.flow import FlowOffload
 from penstock.plan.epoch import Offload
-from penstock.sim.epochs import SimSource
+from penstock.sim.epochs import Effort, SimSource
 from penstock.sim.ledger import Ledger
 from penstock.sim.outcome import Outcome
 from penstock.sim.plane import Following
@@ -201,9 +201,7 @@ def _epochs(flow: Controlled, following: Sequence[Following], progress: Progress
         seen = Seen(
             int(intakes[0].records.sum()),
             loads={str(stage.step): intake.records.sum(axis=0) for stage, intake, _ in helped},
-            offloaded=tuple(
-                Offloaded(s.step, rows=e.rows, records=round(e.partials)) for s, _, e in helped
-            ),
+            offloaded=tuple(_offloaded(stage, effort) for stage, _, effort in helped),
             routed={step: Routed(count, combined=False) for step, count in rows.items()},
         )
         steps = {str(stage.step): sealed[stage.step] for stage, *_ in watched}
@@ -219,3 +217,16 @@ def _epochs(flow: Controlled, following: Sequence[Following], progress: Progress
                 stage.pool.keep(done_ms, stage.warm)
         began_ms, epoch = done_ms, epoch + 1
         progress(min(done_ms, end_ms))
+
+
+def _offloaded(stage: SimStage, effort: Effort) -> Offloaded:
+    """The report about rows of burst workers, with a profile of one millisecond of work on both sides."""
+    assert stage.pool is not None
+    here_ms = 1.0 if effort.rows else 0.0
+    return Offloaded(
+        stage.step,
+        rows=effort.rows,
+        records=round(effort.partials),
+        here_ms=here_ms,
+        workers_ms=here_ms / stage.pool.plane.speed,
+    )

@@ -5,7 +5,6 @@ Nothing is simulated: hosts, slots and records are those that were recorded, wha
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -18,6 +17,7 @@ from penstock.control.policies.parse import parse
 from penstock.control.record import Opening, own_policy, read
 from penstock.errors import SettingError
 from penstock.offload.policy.flow import machine_of
+from penstock.state.store.start_files import files_by_start, start_lines
 from penstock.state.store.store import Store
 
 
@@ -33,17 +33,13 @@ class Recorded:
 
 def recorded(store: Store) -> Recorded:
     """The newest start of a query in a checkpoint that has recorded events."""
-    starts = dict[str, list[str]]()
-    for name in sorted(file.name for file in store.files.below("events")):
-        starts.setdefault(name.split("/")[1], []).append(name)
+    starts = files_by_start(store, "events")
     if not starts:
         raise SettingError(
             f"{store.uri} has no recorded events",
             hint="events are recorded for flows with .sla(...).elastic(): run one on this checkpoint",
         )
-    files = starts[max(starts)]
-    texts = (gzip.decompress(store.files.read(name) or b"") for name in files)
-    opening, rest = read(line for text in texts for line in text.splitlines())
+    opening, rest = read(start_lines(store, starts[max(starts)]))
     events = tuple(rest)
     until_ms = max((event.now_ms for event in events), default=opening.started_ms)
     entries = store.journal_entries(Entry, files=10_000)

@@ -172,7 +172,7 @@ class SimStage:
     @property
     def own_bound(self) -> SLA:
         """The step's part of an end-to-end bound."""
-        return SLA(round(self.bounds.latency_ms), self.bounds.sla.window_ms)
+        return SLA(round(self.bounds.latency_ms), self.bounds.window_ms)
 
     @property
     def share(self) -> float:

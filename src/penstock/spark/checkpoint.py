@@ -13,12 +13,13 @@ from urllib.parse import quote
 
 from pyspark.sql import SparkSession
 
+from penstock.driver.clock import wall_ms
 from penstock.errors import SettingError
 from penstock.spark import private
 from penstock.state.store.files import Files
 from penstock.state.store.places import Place, below, local_uri
 from penstock.state.store.s3 import S3_SCHEMES, s3_options
-from penstock.state.store.store import Store
+from penstock.state.store.store import Manifest, Store
 
 _log = logging.getLogger("penstock.store")
 
@@ -107,6 +108,30 @@ def version_to_resume(folder: Folder, store: Store) -> int | None:
     files.remove(f"commits/.{committed}.crc")
     files.remove(f"commits/{committed}")
     return before
+
+
+def catch_up(folder: Folder, store: Store) -> None:
+    """Write the manifest of the newest epoch that Spark has committed, if there is none.
+
+    A flow without keyed state that runs as plain Spark writes no manifests. If it then runs in another way,
+    it continues from this one, which builds on nothing.
+    """
+    committed = _newest(Files(folder.place), "commits")
+    if committed is None or committed <= max(store.epochs(), default=-1):
+        return
+    store.write_manifest(
+        Manifest(
+            epoch=committed,
+            run=0,
+            base=committed,
+            layout="",
+            deltas=(),
+            routes={},
+            watermarks={},
+            rows=0,
+            sealed_at_ms=int(wall_ms()),
+        )
+    )
 
 
 def _newest(files: Files, folder: str) -> int | None:

@@ -12,23 +12,28 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.util import InheritableThread
 
 from penstock import codec
 from penstock.control.epoch_bound import FIRST, EpochBound
 from penstock.courier.courier import Courier
-from penstock.driver.epochs import EpochRunner
+from penstock.driver.epochs import EpochRunner, Write
+from penstock.driver.phases import SparkTrigger
 from penstock.driver.progress import EpochProgress
-from penstock.errors import HostLostError, PenstockError
+from penstock.errors import HostLostError, PenstockError, find
 from penstock.live.sources.kafka import KafkaDecoder
 from penstock.logs import style_here
+from penstock.observe.figures import NewestFigures
 from penstock.offload.courier.roads import burst_roads
 from penstock.plan.epoch import EpochPlan
-from penstock.spark import private, task
+from penstock.spans import now_ms
+from penstock.spark import listener, private, task
 from penstock.spark.merger import Merger
 from penstock.spark.s3a import suited_manager
 from penstock.spark.schema import spark_schema
 from penstock.spark.started import Start
+from penstock.spark.triggers import triggers_of, with_tasks
 from penstock.state.store.store import Store
 from penstock.wire.access import Access
 
@@ -50,6 +55,8 @@ class MicroStart(Start):
     """Absolute URI of the checkpoint folder, for Spark."""
     trigger: dict[str, Any]
     """Arguments of Spark's `trigger`; empty for its default."""
+    plain: bool = False
+    """Whether it runs as plain Spark, since it keeps no state."""
     bound: EpochBound | None = None
     """Most rows of an epoch, where the SLA determines it; else None."""
     bounded: Callable[[int], DataFrame] | None = None
@@ -77,11 +84,12 @@ class EpochStream:
         stopping: threading.Event,
         on_progress: Callable[[EpochProgress], None],
         mergers: Sequence[Merger] = (),
+        figures: NewestFigures | None = None,
     ) -> None:
         self._start, self._run_id, self._runner, self._store = start, run_id, runner, store
         self._access = access
         self._stopping, self._on_progress, self._mergers = stopping, on_progress, mergers
-        self._spark = start.spark
+        self._spark, self._figures = start.spark, figures
         self._between_epochs = threading.Lock()
         self.streaming: StreamingQuery | None = None
         self.launched = threading.Event()
@@ -91,11 +99,15 @@ class EpochStream:
         """Whether Spark's query must be restarted with another limit of rows per epoch."""
         self._kept_pace = start.bound.pace if start.bound is not None else None
         """Pace that is stored in the checkpoint."""
+        self._marked = False
+        """Whether `_mark_thread` was called in the thread that runs the epochs."""
+        self._named = True
+        """Whether to name jobs."""
 
     def _output(self, source: DataFrame) -> DataFrame:
         """The source with couriers added. They get the epoch's plan when their task starts.
 
-        A flow without steps and without a decoder needs no couriers.
+        A static flow without steps and without a decoder needs no couriers.
         """
         flow = self._start.flow
         if not flow.steps and flow.sources[0].decoder is None:
@@ -114,6 +126,8 @@ class EpochStream:
             settings.host_lost_ms,
             style_here(),
         )
+        if self._figures is not None:
+            return listener.with_observed(source, courier.__call__, flow.output)
         return source.mapInArrow(courier.__call__, spark_schema(flow.output))
 
     def stream(self) -> None:
@@ -148,11 +162,8 @@ class EpochStream:
         """Run Spark's query until it ends, the flow stops, or the limit of rows per epoch changes."""
         start = self._start
         self.launched.clear()
-        writer = (
-            self._output(source)
-            .writeStream.foreachBatch(self._on_batch)
-            .option("checkpointLocation", start.checkpoint)
-        )
+        self._marked = False
+        writer = self._writer(self._output(source)).option("checkpointLocation", start.checkpoint)
         if start.name:
             writer = writer.queryName(start.name)
         if start.trigger:
@@ -163,17 +174,27 @@ class EpochStream:
             self.streaming = streaming
             self.launched.set()
             # Polling is only needed for a query that ends by itself.
-            while streaming.isActive and not self._resizing and not self._stopping.wait(0.1):
-                pass
+            while streaming.isActive and not self._is_ending and self.error is None:
+                self._look()
+                self._stopping.wait(0.1)
         if streaming.isActive:
             with self._between_epochs:
                 stopper = InheritableThread(target=streaming.stop, daemon=True)
                 stopper.start()
                 _until(lambda: not streaming.isActive)
             stopper.join()
+        self._look()
         failure = streaming.exception()
         if failure is not None and self.error is None and not self._is_ending:
-            self.error = PenstockError(f"Spark ended the query: {failure}")
+            text = str(failure)
+            self.error = find(text) or PenstockError(f"Spark ended the query: {text}")
+
+    def _writer(self, output: DataFrame) -> DataStreamWriter:
+        """Spark's writer of the output."""
+        return output.writeStream.foreachBatch(self._on_batch)
+
+    def _look(self) -> None:
+        """Look at the running query from time to time, and once after its end."""
 
     @property
     def _is_ending(self) -> bool:
@@ -192,13 +213,19 @@ class EpochStream:
             self._epoch(df, batch_id)
 
     def _epoch(self, df: DataFrame, epoch: int, closing: int = 0) -> None:
+        began_ms = now_ms()
+
         def write(plan: EpochPlan) -> None:
+            # Each of these is a call of the JVM, which takes 0.3 ms or more of the trigger.
             context = df.sparkSession.sparkContext
             context.setLocalProperty(task.PLAN, codec.text(plan))
+            if self._figures is not None:
+                context.setLocalProperty(listener.PROPERTY, json.dumps(self._figures.now))
             tag = _tag(self._run_id, plan.epoch, plan.run)
             context.addJobTag(tag)
+            names = private.named(context, self._text(plan)) if self._named else nullcontext()
             try:
-                with private.handled(df.sparkSession):
+                with private.handled(df.sparkSession), names:
                     self._start.sink.write(df, epoch, self._start.flow_id)
                     if self._start.flow.steps and self._runner.reported < plan.partitions:
                         # The sink has skipped the epoch or read only a part of it, but hosts need all rows.
@@ -212,14 +239,13 @@ class EpochStream:
                 context.setLocalProperty(task.PLAN, None)  # type: ignore[arg-type]
 
         try:
+            self._mark_thread()
             for merger in self._mergers:
                 merger.begin(epoch)
-            partitions = private.partition_count(df)
-            progress = self._runner.run(epoch, partitions, write, closing)
-            self._on_progress(progress)
-            self._note_pace(progress)
+            self._run(df, epoch, write, closing, began_ms)
             for merger in self._mergers:
                 merger.committed(epoch)
+            self._runner.ended()
         except Exception as failed:
             self.error = failed
             private.mark_thread_handled(self._spark)
@@ -228,6 +254,46 @@ class EpochStream:
             self.error = failed
             # py4j reports only exceptions of this kind to Spark, which would wait forever otherwise.
             raise PenstockError(f"epoch {epoch} ended with {failed!r}") from failed
+
+    def _run(self, df: DataFrame, epoch: int, write: Write, closing: int, began_ms: float) -> None:
+        """Run an epoch until its output is in the sink and it is durable."""
+        partitions = private.partition_count(df)
+        progress = self._runner.run(epoch, partitions, write, closing, began_ms)
+        self._on_progress(progress)
+        self._note_pace(progress)
+
+    def _mark_thread(self) -> None:
+        """Mark the jobs of Spark's thread that runs the epochs, before the first of them."""
+        if not self._marked:
+            context = self._spark.sparkContext
+            private.mark_handled(context)
+            self._named = private.names_jobs(context)
+            self._marked = True
+
+    def _text(self, plan: EpochPlan) -> str:
+        """Name of an epoch's jobs and stages in Spark's UI."""
+        start, sink = self._start, self._start.sink
+        couriers = f"{plan.partitions} courier{'s' * (plan.partitions != 1)}"
+        to = getattr(sink, "format", type(sink).__name__)
+        again = f", run {plan.run + 1}" if plan.run else ""
+        return f"epoch {plan.epoch} of {start.name or start.flow_id}: {couriers} -> {to}{again}"
+
+    def triggers(self) -> list[SparkTrigger]:
+        """The newest triggers by Spark's own progress; empty if there is no Spark query, or no more."""
+        if self.streaming is None:
+            return []
+        try:
+            return triggers_of(self.streaming)
+        except Exception:  # the session has ended
+            return []
+
+    def traced(self) -> list[SparkTrigger]:
+        """The same, with the tasks of the sink's jobs."""
+        context = self._spark.sparkContext
+        return with_tasks(
+            self.triggers(),
+            lambda epoch: private.tagged_tasks(context, _tag(self._run_id, epoch, 0)),
+        )
 
     @property
     def unread(self) -> int:

@@ -14,7 +14,7 @@ from pyspark.resource import (
 )
 
 from penstock.errors import SettingError
-from penstock.settings import HOST_JVM_MB, Settings
+from penstock.settings import AUTO, HOST_JVM_MB, Settings
 from penstock.spark import private
 
 _LOOK_S = 1.0
@@ -25,6 +25,16 @@ def dynamic_allocation(sc: SparkContext) -> bool:
     """Whether the application uses dynamic allocation."""
     asked = sc.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
     return asked and not private.is_local(sc)
+
+
+def cores_of_tasks(sc: SparkContext) -> int:
+    """Number of cores per task, by Spark's settings."""
+    return int(sc.getConf().get("spark.task.cpus", "1"))
+
+
+def host_cores(sc: SparkContext, settings: Settings) -> int:
+    """Number of cores that Spark accounts for a host. One that chooses its workers by load may use more."""
+    return cores_of_tasks(sc) if settings.host_cores == AUTO else settings.workers
 
 
 def host_profile(sc: SparkContext, settings: Settings) -> ResourceProfile | None:
@@ -41,7 +51,7 @@ def host_profile(sc: SparkContext, settings: Settings) -> ResourceProfile | None
         )
     if settings.host_executors == "shared" or not dynamic:
         return None
-    cores = settings.workers
+    cores = host_cores(sc, settings)
     executor = ExecutorResourceRequests().cores(cores)
     megabytes = settings.host_executor_mb
     if megabytes is not None and (sc.master or "").startswith("spark:"):

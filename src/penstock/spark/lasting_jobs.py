@@ -35,11 +35,14 @@ class LastingTask:
     """Step of its host; "" for a courier."""
     run: Callable[[], None]
     """Function that the task runs. It must be picklable."""
+    query: str = ""
+    """Name of the query."""
 
     @property
     def what(self) -> str:
-        """Description of the job in Spark's UI."""
-        return f"Penstock {'host ' if self.step else ''}{', '.join(self.names)}"
+        """Name of the job, and of its stage, in Spark's UI."""
+        names = ", ".join(self.names)
+        return f"Penstock {'host ' if self.step else ''}{names}{self.query and f' of {self.query}'}"
 
 
 class _Job(InheritableThread):
@@ -64,7 +67,8 @@ class _Job(InheritableThread):
         if self._profile is not None:
             one = one.withResources(self._profile)
         try:
-            one.foreachPartition(lambda _: run())
+            with private.named(self._sc, task.what):
+                self._sc.runJob(one, lambda _: [run()])
         except Exception as ended:
             self.failure = reason(str(ended))
 

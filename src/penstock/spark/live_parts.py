@@ -20,6 +20,7 @@ from penstock.live.sources.source import LiveSource
 from penstock.live.task import run_courier
 from penstock.logs import style_here
 from penstock.offload.policy.flow import helped
+from penstock.spark.executors import host_cores
 from penstock.spark.lasting_jobs import LastingTask, SparkJobs
 from penstock.spark.parts import QueryParts
 from penstock.spark.sinks import LateWriter
@@ -50,11 +51,12 @@ class LiveParts(QueryParts):
         inbox: Inbox = Inbox()
         super().__init__(start, lambda _, run: inbox.put(BrokenOff(run)), live=True)
         spark, settings = start.spark, start.settings
+        cores = host_cores(spark.sparkContext, settings)
         jobs = SparkJobs(spark.sparkContext, self.run_id, self._courier_task)
         self.crew = CourierCrew(jobs, self.registry, self.access, settings)
         self.bill = Bill(
             HostPrice() if start.elastic is None else start.elastic.host_price,
-            lambda: (self._host_tasks() + len(self.crew.names)) * settings.workers,
+            lambda: (self._host_tasks() + len(self.crew.names)) * cores,
             lambda: 0.0 if self.keeper is None else self.keeper.used.money,
             wall_ms,
         )
@@ -73,7 +75,7 @@ class LiveParts(QueryParts):
             inbox,
             checkpoint_ms=start.checkpoint_ms,
             close=start.close,
-            on_progress=self.progress.append,
+            on_progress=self.note,
             late_sink=LateWriter(spark, start.late_rows, start.flow_id),
             rewind=start.outlet.rewind,
             keeps=start.outlet.keeps,
@@ -127,11 +129,11 @@ class LiveParts(QueryParts):
             start.sources,
             start.outlet,
             driver,
-            self.access,
+            self.courier_access,
             self.local,
             start.settings,
             keep_late=bool(start.late_rows),
             helped=self.helps,
             log=style_here(),
         )
-        return LastingTask((name,), "", partial(run_courier, task))
+        return LastingTask((name,), "", partial(run_courier, task), self.query_name)

@@ -87,7 +87,7 @@ class Merger:
     def _work(self, newest: int) -> None:
         context, many = self._context, self._sink.merge_epochs
         context.addJobTag(self._tag)
-        context.setJobDescription("Penstock: merge epochs of a file sink")
+        context.setJobDescription(f"Penstock merges epochs in {self._folder.uri}")
         try:
             final = self._folders.final(newest)
             while len(final) >= many:

@@ -9,8 +9,9 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from penstock.control.money import HostPrice
 from penstock.driver.bill import Bill
@@ -18,13 +19,19 @@ from penstock.driver.clock import wall_ms
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.epochs import EpochRunner
 from penstock.driver.fleet import Fleet
-from penstock.driver.journal_writer import EventWriter, JournalWriter
+from penstock.driver.journal_writer import JournalWriter, StartWriter, control_line
 from penstock.driver.live import LiveRunner
 from penstock.driver.progress import EpochProgress
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
+from penstock.driver.success import SuccessRates
 from penstock.host.main import HostOrder, TaskOrder, run_hosts
 from penstock.logs import style_here
+from penstock.observe.figures import NewestFigures
+from penstock.observe.metrics.totals import Recent
+from penstock.observe.moment import Moment
+from penstock.observe.recording import FlowFacts, line_of
+from penstock.observe.sla_log import SlaLog
 from penstock.offload.backends.backend import Backend
 from penstock.offload.backends.local.backend import reachable
 from penstock.offload.keeper import WorkerKeeper
@@ -33,9 +40,10 @@ from penstock.plan.steps import KeyedStep
 from penstock.settings import port_range
 from penstock.spark import private
 from penstock.spark.epoch_stream import EpochStream, MicroStart, cancel_run
-from penstock.spark.executors import host_profile
+from penstock.spark.executors import host_cores, host_profile
 from penstock.spark.lasting_jobs import LastingTask, SparkJobs
 from penstock.spark.merger import Merger
+from penstock.spark.plain import PlainStream
 from penstock.spark.session import plain_beside, task_slots
 from penstock.spark.sinks import LateWriter, Writer
 from penstock.spark.started import Start
@@ -44,7 +52,12 @@ from penstock.wire.access import Access
 from penstock.wire.addresses import Listen, driver_listens
 from penstock.wire.control_key import KeyFile, control_token
 
+if TYPE_CHECKING:
+    from penstock.observe.metrics.otel import Telemetry
+
 _log = logging.getLogger("penstock.query")
+_MOMENTS_S = 30.0
+"""Seconds between two files of the recording."""
 
 
 class QueryParts(ABC):
@@ -56,6 +69,8 @@ class QueryParts(ABC):
     """Keeper of the flow's burst workers; None if it has none."""
     helps = False
     """Whether burst workers can help any step."""
+    telemetry: Telemetry | None = None
+    """Metrics and traces for OpenTelemetry; None if they are off."""
     control: ControlLoop | None = None
     """Control loop that scales hosts with the load; None if autoscaling is off."""
 
@@ -73,8 +88,14 @@ class QueryParts(ABC):
         """Set when the query should stop after the current epoch."""
         self.progress: deque[EpochProgress] = deque(maxlen=settings.progress_kept)
         """The newest epochs, oldest first."""
+        self.success = SuccessRates(start.sla)
+        """Success rates of the flow."""
         self.store = Store(start.store)
-        self.journal, self.events = JournalWriter(self.store), EventWriter(self.store)
+        self.started_ms = float(round(wall_ms()))
+        """Start of the query, in milliseconds since 1970."""
+        self.journal = JournalWriter(self.store)
+        self.events = StartWriter(self.store, "events", self.started_ms, control_line)
+        self.moments = StartWriter(self.store, "moments", self.started_ms, line_of, _MOMENTS_S)
         self.local = private.is_local(start.spark)
         self._conf = dict(start.spark.sparkContext.getConf().getAll())
         if warning := plain_beside(self._conf, settings.tls is not None):
@@ -95,6 +116,12 @@ class QueryParts(ABC):
             start.flow.one_host,
         )
 
+    def note(self, epoch: EpochProgress) -> None:
+        """Take in an epoch that has reached the sink and is durable."""
+        self.success.take(epoch)
+        money = epoch.money or self.bill.money
+        self.progress.append(replace(epoch, success=self.success.rates, money=money))
+
     def start_up(self) -> None:
         """Start the parts that run as long as the query."""
         self.bill.note()
@@ -109,6 +136,12 @@ class QueryParts(ABC):
         backend = reachable(cast(Backend, start.elastic.functions), listen)
         faults = start.settings.faults
         return WorkerKeeper(lambda: backend.start(start.flow, self.run_id, self.access, faults))
+
+    @property
+    def courier_access(self) -> Access:
+        """Access of couriers, which also connect to the flow's burst workers."""
+        elastic = self.start.elastic
+        return replace(self.access, functions=None if elastic is None else elastic.functions)
 
     def _listen(self, ports: int | str) -> Listen:
         """Address and ports on which a server in the driver listens."""
@@ -140,9 +173,25 @@ class QueryParts(ABC):
             bill=self.bill,
             together=together,
             unread=unread,
+            cpu=self.registry.cpu,
             trigger_ms=trigger_ms,
             live=live,
         )
+
+    @property
+    def query_name(self) -> str:
+        """Name of the query, or the id of its flow."""
+        return self.start.name or self.start.flow_id
+
+    def watchers(self, facts: FlowFacts, entries: Recent) -> list[Callable[[Moment], None]]:
+        """Functions that get every moment of the query. `entries` returns its journal after a time."""
+        found: list[Callable[[Moment], None]] = [SlaLog(facts.name).take]
+        if self.start.telemetry:
+            from penstock.observe.metrics.otel import Telemetry
+
+            self.telemetry = Telemetry.of(facts, entries)
+            found.append(self.telemetry.take)
+        return found
 
     @abstractmethod
     def drive(self) -> Literal["stopped", "finished"]:
@@ -165,7 +214,9 @@ class QueryParts(ABC):
 
     def ends(self) -> list[Callable[[], object]]:
         """Functions that end all parts, in order."""
-        stops = [self.bill.end, self.runner.stop, self.journal.stop, self.events.stop]
+        stops = [] if self.telemetry is None else [self.telemetry.stop]
+        stops += [self.bill.end, self.runner.stop]
+        stops += [self.journal.stop, self.events.stop, self.moments.stop]
         stops += [self.fleet.stop, self.registry.shutdown]
         return [*stops, self.key_file.remove, self.store.remove_control]
 
@@ -193,7 +244,8 @@ class QueryParts(ABC):
             avoids,
             style_here(),
         )
-        return LastingTask(tuple(h.host for h in hosts), step.id, partial(run_hosts, order))
+        names = tuple(h.host for h in hosts)
+        return LastingTask(names, step.id, partial(run_hosts, order), self.query_name)
 
 
 class FlowParts(QueryParts):
@@ -236,16 +288,23 @@ class FlowParts(QueryParts):
             if isinstance(sink, Writer) and sink.merges
         ]
         """Mergers of the file sinks' epochs."""
-        self.epochs = EpochStream(
+        self.figures = NewestFigures() if settings.observed_metrics else None
+        """Figures for Spark's listeners; None if they get none."""
+        self.epochs = (PlainStream if start.plain else EpochStream)(
             start,
             self.run_id,
-            self.access,
+            self.courier_access,
             self.runner,
             self.store,
             self.stopping,
-            self.progress.append,
+            self.note,
             self.mergers,
+            self.figures,
         )
+
+    def watchers(self, facts: FlowFacts, entries: Recent) -> list[Callable[[Moment], None]]:
+        found = super().watchers(facts, entries)
+        return found if self.figures is None else [*found, self.figures.take]
 
     def start_up(self) -> None:
         if self.keeper is not None and self.helps:
@@ -288,4 +347,5 @@ class _Couriers:
         if not flow.keyed:
             newest = progress[-1].partitions if progress else 1
             tasks = min(newest, self.at_once() or newest)
-        return (min(tasks, 1) if flow.one_host else tasks) * self._start.settings.workers
+        cores = host_cores(self._start.spark.sparkContext, self._start.settings)
+        return (min(tasks, 1) if flow.one_host else tasks) * cores

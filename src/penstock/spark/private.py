@@ -5,17 +5,20 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, cast
 
 from pyspark import SparkConf, SparkContext
 from pyspark.serializers import SpecialLengths
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
+from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.errors import CutInputError, ProtocolError
 from penstock.state.store.s3 import S3A_SETTINGS
@@ -60,6 +63,30 @@ def stream_sources(df: DataFrame) -> int:
         if leaf.isStreaming() and not any(leaf.equals(other) for other in sources):
             sources.append(leaf)
     return len(sources)
+
+
+def progress_after(query: StreamingQuery, epoch: int) -> list[dict[str, Any]]:
+    """Spark's progress reports of the epochs after this one that a query has run, in order.
+
+    The public `recentProgress` would parse the reports of all epochs that Spark keeps each time. Reports of
+    triggers without an epoch are left out.
+    """
+    jquery: Any = query._jsq
+    kept, found = jquery.recentProgress(), []
+    for number in reversed(range(len(kept))):
+        report = json.loads(kept[number].json())
+        if report["batchId"] <= epoch:
+            break
+        if "addBatch" in report["durationMs"]:
+            found.append(report)
+    return found[::-1]
+
+
+def query_partitions(query: StreamingQuery) -> int:
+    """Number of tasks that have written the newest epoch of a query, after its first one."""
+    jquery: Any = query._jsq
+    write = jquery.streamingQuery().lastExecution().executedPlan()
+    return int(write.children().head().execute().getNumPartitions())
 
 
 @contextmanager
@@ -204,15 +231,45 @@ def mark_handled(sc: SparkContext) -> None:
 
 @contextmanager
 def handled(spark: SparkSession) -> Iterator[None]:
-    """Mark jobs inside the block, and this thread meanwhile: Penstock handles their failures."""
-    context = _log4j(spark).ThreadContext
-    spark.sparkContext.setLocalProperty(_MARK, _HANDLED)
+    """Mark this thread inside the block, in which it runs jobs with `mark_handled`."""
+    context = _thread_context(spark.sparkContext._gateway)
     context.put(_MARK, _HANDLED)
     try:
         yield
     finally:
         context.remove(_MARK)
-        spark.sparkContext.setLocalProperty(_MARK, None)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=1)
+def _thread_context(gateway: Any) -> Any:
+    """Log4j's class for the marks of a thread. To find it again takes five calls of the JVM."""
+    return gateway.jvm.org.apache.logging.log4j.ThreadContext
+
+
+def names_jobs(sc: SparkContext) -> bool:
+    """Whether anyone can see the names of jobs: in Spark's UI, or in its event log."""
+    conf = sc.getConf()
+    return conf.get("spark.ui.enabled", "true") == "true" or (
+        conf.get("spark.eventLog.enabled", "false") == "true"
+    )
+
+
+_DESCRIPTION, _CALL_SITE = "spark.job.description", "callSite.short"
+"""Local properties of Spark: the description of a job, and the name of its stages, in Spark's UI."""
+
+
+@contextmanager
+def named(sc: SparkContext, text: str) -> Iterator[None]:
+    """Name jobs and stages inside the block in Spark's UI. The public way to name a stage sets the same
+    property, but only in Scala."""
+    before = {name: sc.getLocalProperty(name) for name in (_DESCRIPTION, _CALL_SITE)}
+    for name in before:
+        sc.setLocalProperty(name, text)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            sc.setLocalProperty(name, old)  # type: ignore[arg-type]
 
 
 def mark_thread_handled(spark: SparkSession) -> None:
@@ -266,6 +323,23 @@ def runs_decommissioned(sc: SparkContext, group: str) -> bool:
             if task.status() == "RUNNING" and state.isDefined():
                 return True
     return False
+
+
+def tagged_tasks(sc: SparkContext, tag: str) -> list[tuple[int, float, float]]:
+    """(partition, start, end) of the ended tasks of all jobs with this tag, in milliseconds since 1970."""
+    context: Any = sc._jsc.sc()
+    tracker, store = context.statusTracker(), context.statusStore()
+    found = []
+    for job in tracker.getJobIdsForTag(tag):
+        stages = store.job(job).stageIds()
+        for stage in (stages.apply(n) for n in range(stages.size())):
+            tasks = store.taskList(stage, 0, 1_000)
+            for task in (tasks.apply(n) for n in range(tasks.size())):
+                if task.duration().isDefined():
+                    start_ms = float(task.launchTime().getTime())
+                    took_ms = float(task.duration().get())
+                    found.append((int(task.partitionId()), start_ms, start_ms + took_ms))
+    return found
 
 
 def check_input_end() -> None:

@@ -9,25 +9,35 @@ import shutil
 import socket
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.util import InheritableThread
 
 from penstock.control.elastic import Steering
+from penstock.control.examine.success import Success
 from penstock.control.journal.entry import Entry
 from penstock.control.money import Money
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.progress import EpochProgress
 from penstock.errors import PenstockError, SettingError
 from penstock.faults import arm
+from penstock.observe.dashboard.server import DashboardServer
+from penstock.observe.recorder import Recorder
+from penstock.observe.recording import Recording
+from penstock.observe.report.html import write_report
+from penstock.observe.report.plots import save_plots
+from penstock.observe.trace import Trace
 from penstock.plan.migration import Migration
 from penstock.spark import control
 from penstock.spark.lasting_jobs import reason
+from penstock.spark.observed import backlog_of, facts_of, look_at
 from penstock.spark.parts import FlowParts, QueryParts
 from penstock.spark.session import check_cores
+from penstock.spark.triggers import PhaseBook
 from penstock.wire.control_key import ControlKey
 
 State = Literal["starting", "running", "stopped", "finished", "failed"]
@@ -70,6 +80,9 @@ class QueryStatus:
     """Cost since the start."""
     couriers: dict[str, int] = field(default_factory=dict)
     """Courier -> process id, for couriers of a live flow that are up."""
+    success: Mapping[str, Success] = field(default_factory=dict)
+    """Kind of the SLA's bounds, such as "average", "p99" or "clicks: average" -> share of its windows that
+    were kept. Those of steps are known if autoscaling is on."""
 
 
 class FlowQuery:
@@ -87,12 +100,40 @@ class FlowQuery:
         self.run_id = parts.run_id
         name = f"penstock-{parts.run_id}"
         self._driver = InheritableThread(target=self._drive, name=name, daemon=True)
+        facts = facts_of(parts)
+        self._recorder = Recorder(
+            facts,
+            lambda: look_at(self, parts),
+            lambda: list(parts.progress),
+            lambda: self.journal,
+            parts.moments,
+            lambda: _judged(parts),
+        )
+        micro = parts if isinstance(parts, FlowParts) else None
+        self._phases = PhaseBook(lambda: [] if micro is None else micro.epochs.triggers())
+        self._dashboard = self._served(parts)
+        for watcher in parts.watchers(facts, self._recorder.entries):
+            self._recorder.watch(watcher)
         parts.registry.answer(control.actions(self))
+
+    def _served(self, parts: QueryParts) -> DashboardServer | None:
+        """The dashboard with the metrics, which is served from now on; None if there shall be none."""
+        if parts.start.dashboard is None:
+            return None
+        from penstock.observe.metrics.prometheus import PrometheusMetrics
+
+        recorder = self._recorder
+        metrics = PrometheusMetrics(recorder.facts, recorder.entries)
+        recorder.watch(metrics.take)
+        listens, token = parts.start.dashboard, parts.control_token
+        return DashboardServer(listens, recorder, self, token, metrics.app())
 
     def launch(self) -> FlowQuery:
         """Start the query's thread."""
         _active.add(self)
         self._driver.start()
+        if self.dashboard_url is not None:
+            self._log(logging.INFO, f"has its dashboard at {self.dashboard_url}")
         return self
 
     @property
@@ -117,12 +158,34 @@ class FlowQuery:
             pending_slots=self._relocation.pending,
             money=self.money,
             couriers=parts.couriers,
+            success=self._success(),
         )
+
+    def _success(self) -> dict[str, Success]:
+        steps = {} if self._control is None else self._control.success()
+        return {**self._parts.success.rates, **steps}
+
+    def slot_success(self) -> dict[str, list[float | None]]:
+        """Step -> share of windows in which each of its slots kept the step's bound, since the start. None
+        where that is not known yet. Empty if autoscaling is off."""
+        return {} if self._control is None else self._control.slot_success()
 
     @property
     def progress(self) -> list[EpochProgress]:
-        """The newest epochs, oldest first."""
-        return list(self._parts.progress)
+        """The newest epochs, oldest first. Those whose next trigger has ended too have `phases`: where the
+        time of the trigger went."""
+        return self._phases.filled(list(self._parts.progress))
+
+    def trace(self) -> Trace:
+        """What each process did in the newest triggers, and where their time went. A live flow has none."""
+        if not isinstance(self._parts, FlowParts):
+            raise PenstockError("a live flow has no triggers", hint="use query.progress")
+        return Trace.of(list(self._parts.progress), self._parts.epochs.traced())
+
+    @property
+    def backlog(self) -> int:
+        """Rows that were read, or are known to wait in the source, and whose output is not in the sink."""
+        return backlog_of(self._parts)
 
     @property
     def money(self) -> Money:
@@ -148,10 +211,12 @@ class FlowQuery:
         return ended
 
     def stop(self) -> None:
-        """Stop the query and its hosts after the current epoch, and wait for that."""
+        """Stop the query and its hosts after the current epoch, and its dashboard, and wait for that."""
         self._parts.stopping.set()
         if threading.current_thread() is not self._driver:
             self._done.wait()
+            if self._dashboard is not None:
+                self._dashboard.stop()
 
     def spark_query(self) -> StreamingQuery:
         """The Spark query that runs this flow, once it has been started. A live flow has none."""
@@ -164,13 +229,18 @@ class FlowQuery:
         assert epochs.streaming is not None
         return epochs.streaming
 
-    def move(self, step: str, slots: Iterable[int], to: str) -> None:
-        """Move these slots of a step to the host `to`, from the next epoch on.
+    def move(
+        self, step: str, slots: Iterable[int] = (), to: str = "", *, keys: Iterable[Any] = ()
+    ) -> None:
+        """Move these slots of a step, or these keys without the rest of their slots, to the host `to`, from
+        the next epoch on.
 
-        `migration` says how their state moves. Hosts have names like "sum/0", as in `status.hosts`.
+        `migration` says how their state moves. Hosts have names like "sum/0", as in `status.hosts`. A key is
+        a value, or a tuple with a value for each key column; for windows, the last one is the window's start.
+        Keys that moved away from their slot return to it when the whole slot is moved.
         """
         self._must_run(moving=True)
-        self._relocation.move(step, slots, to)
+        self._relocation.move(step, slots, to, keys)
 
     def scale(self, step: str, hosts: int) -> None:
         """Scale a step to this number of hosts. Returns at once; slots move when new hosts are up."""
@@ -225,10 +295,28 @@ class FlowQuery:
             hosts = sum(min(step.slots, wanted.at_most) for step in self._start.flow.keyed)
             check_cores(self._start.spark, hosts)
         settings = self.control.steer(wanted)
+        self._parts.success.set(self.control.machine.sla)
         bound = self._parts.start.bound if isinstance(self._parts, FlowParts) else None
         if bound is not None and self.control.machine.sla is not None:
             bound.latency_ms = self.control.machine.sla.latency_ms
         return settings
+
+    @property
+    def recording(self) -> Recording:
+        """The query in each second of the last hour, as the dashboard shows it, and its journal."""
+        return self._recorder
+
+    def report(self, path: str | Path, png: str | Path | None = None) -> None:
+        """Write a report of the last hour: an HTML file that needs nothing else, with charts and a summary.
+        `png` is a folder for plots as PNG files; it needs the extra `report`."""
+        write_report(self._recorder, path)
+        if png is not None:
+            save_plots(self._recorder, png)
+
+    @property
+    def dashboard_url(self) -> str | None:
+        """Address of the query's dashboard; None if it has none. It shows the end too, until `stop`."""
+        return None if self._dashboard is None else self._dashboard.url
 
     @property
     def journal(self) -> list[Entry]:
@@ -238,6 +326,11 @@ class FlowQuery:
     def _must_run(self, moving: bool = False) -> None:
         if self._done.is_set():
             raise SettingError("this query has ended", hint="start the flow again")
+        if moving and not self._start.flow.keyed:
+            raise SettingError(
+                "this flow has no keyed step: it has no hosts to scale, and no slots to move",
+                hint="Spark spreads its rows over the partitions of its source",
+            )
         if moving and self._start.flow.one_host:
             raise SettingError(
                 "this flow runs on one host: its slots cannot move",
@@ -293,6 +386,7 @@ class FlowQuery:
     def _start_up(self) -> None:
         parts = self._parts
         arm(parts.start.settings.faults)
+        self._recorder.start()
         parts.start_up()
         location, pid = parts.registry.location, os.getpid()
         key = ControlKey(
@@ -300,19 +394,39 @@ class FlowQuery:
         )
         parts.key_file.keep(key)
         whose = {"flow": self._start.flow_id, "run": self.run_id}
-        parts.store.write_control({"location": location, "pid": pid} | whose)
+        shown = {} if self._dashboard is None else {"dashboard": self._dashboard.url}
+        parts.store.write_control({"location": location, "pid": pid} | whose | shown)
 
     def _clean_up(self) -> None:
         """End all parts one after another, even if one of them fails or hangs."""
         parts = self._parts
-        for end in parts.ends():
+        for end in (self._recorder.stop, *parts.ends()):
             if failed := _failure(end, _END_S):
                 self._log(logging.WARNING, f"did not end cleanly: {failed}", reason=str(failed))
                 if self._error is None:
                     self._error, self._state = failed, "failed"
         arm(())
+        self._report()
         if parts.start.temporary:
             shutil.rmtree(parts.start.temporary, ignore_errors=True)
+
+    def _report(self) -> None:
+        """Write the report that `Flow.start` was asked for. An error costs the report, never the query."""
+        path = self._start.report
+        if path is None:
+            return
+        try:
+            self.report(path)
+        except Exception as failed:
+            self._log(logging.WARNING, f"has no report: {failed}", reason=str(failed))
+        else:
+            self._log(logging.INFO, f"has a report in {path}", report=path)
+
+
+def _judged(parts: QueryParts) -> tuple[int, int]:
+    """Windows of the SLA's first bound that have ended, and those that were kept."""
+    meter = parts.success.main
+    return (0, 0) if meter is None else (meter.windows, meter.kept)
 
 
 def _failure(end: Callable[[], object], limit_s: float) -> BaseException | None:

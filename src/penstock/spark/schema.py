@@ -10,9 +10,10 @@ from pyspark.sql.types import StructType
 from penstock.errors import FlowError
 
 
-def arrow_schema(schema: StructType, spark: SparkSession) -> pa.Schema:
-    """The Arrow schema of batches that Spark sends to Python for this schema."""
-    zone = spark.conf.get("spark.sql.session.timeZone")
+def arrow_schema(schema: StructType, spark: SparkSession | None) -> pa.Schema:
+    """The Arrow schema of batches that Spark sends to Python for this schema; without a session, with times
+    in UTC."""
+    zone = "UTC" if spark is None else spark.conf.get("spark.sql.session.timeZone")
     try:
         converted: pa.Schema = to_arrow_schema(schema, timezone=zone)
     except Exception as unfit:

@@ -6,21 +6,27 @@ import logging
 import os
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.util import InheritableThread
 
+import penstock
 from penstock.errors import SettingError
 from penstock.spark.connector import with_connector
+from penstock.spark.executors import cores_of_tasks
 from penstock.spark.known_settings import known_settings, shipped_package
 from penstock.spark.private import (
     executors,
     has_default_log,
     is_local,
     keep_jobs_on_interrupt,
+    mark_handled,
+    named,
     quiet_handled_failures,
     running_settings,
 )
@@ -49,6 +55,9 @@ _SETTINGS = {
     # Workers are forked with Arrow, numba and Penstock loaded, so hosts start, and couriers restart after a
     # failed epoch, a second or more earlier.
     "spark.python.daemon.module": "penstock.spark.daemon",
+    # Spark starts a daemon for each set of environment variables. Otherwise tasks of DataFrames (couriers)
+    # and of RDDs (hosts) differ in this one, and the first epoch waits for a second daemon to load it all.
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     # There is no shuffle to adapt, and planning is faster without it.
     "spark.sql.adaptive.enabled": "false",
     # Many processes share the cores, so each has one thread, unless a host needs more.
@@ -191,9 +200,17 @@ def session(
     verbose = "spark.log.level" in known  # the user has chosen what Spark logs
     builder = _with_defaults(builder, quiet, known)
     builder = configure(builder, kafka=kafka, s3=s3)
-    spark = builder.getOrCreate()
+    # While the JVM starts, which takes longer.
+    loading = threading.Thread(target=_load, name="penstock-load")
+    loading.start()
+    try:
+        spark = builder.getOrCreate()
+    finally:
+        loading.join()
     if not running and not verbose and has_default_log(spark):
         quiet_handled_failures(spark)
+    if not running and is_local(spark):
+        _start_daemon(spark)
     if ignored := ignored_settings(chosen, running):
         _log.warning(
             "Settings ignored, since this process has a Spark session already: %s. Stop that session first "
@@ -202,6 +219,24 @@ def session(
             extra={"settings": ignored},
         )
     return spark
+
+
+def _load() -> None:
+    """Load the modules that a flow needs in the driver."""
+    with suppress(ImportError):  # the flow will say what is missing
+        penstock.flow  # noqa: B018 - the first use of a public name loads its modules
+
+
+def _start_daemon(spark: SparkSession) -> None:
+    """Let Spark start its Python daemon, while the program declares its flow. See `penstock.spark.daemon`."""
+    context = spark.sparkContext
+
+    def work() -> None:
+        with suppress(Exception), named(context, "Penstock starts Python workers"):
+            mark_handled(context)  # the session may be stopped meanwhile
+            context.runJob(context.parallelize([0], 1), lambda _: [])
+
+    InheritableThread(target=work, name="penstock-daemon", daemon=True).start()
 
 
 def ignored_settings(chosen: Mapping[str, str], running: Mapping[str, str]) -> list[str]:
@@ -321,4 +356,4 @@ def task_slots(spark: SparkSession) -> int | None:
 
 def task_cores(spark: SparkSession) -> int:
     """Number of cores per task."""
-    return int(spark.sparkContext.getConf().get("spark.task.cpus", "1"))
+    return cores_of_tasks(spark.sparkContext)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from socket import socket
 
 from pyspark.sql import SparkSession
 
@@ -39,5 +40,11 @@ class Start:
     """(step, input) -> sink for its late rows."""
     name: str | None
     """Name of the query; None if it has none."""
+    dashboard: socket | None
+    """Socket on which the dashboard listens; None if there is none."""
+    telemetry: bool
+    """Whether metrics and traces go to OpenTelemetry."""
     temporary: str
     """Temporary checkpoint folder, which is removed when the query ends; "" if there is none."""
+    report: str | None = None
+    """File that gets a report when the query ends; None for no report."""

@@ -14,16 +14,20 @@ from typing import Any
 from penstock.errors import CheckpointError, SettingError
 from penstock.live.sinks.transactional import TransactionalSink, parcels_in
 from penstock.live.sources.source import LiveSource
-from penstock.spark.checkpoint import Folder, OffsetLog
+from penstock.spark.checkpoint import Folder, OffsetLog, catch_up
 from penstock.spark.sinks import Sink, Writer, live_sink
 from penstock.state.store.store import Store
 
 
-def to_live(folder: Folder, store: Store, sources: Sequence[LiveSource]) -> dict[str, Any]:
+def to_live(
+    folder: Folder, store: Store, sources: Sequence[LiveSource], keyed: bool
+) -> dict[str, Any]:
     """Positions from which a flow that ran in micro-batches continues live, for its `flow.json`.
 
     They are those of the newest manifest, even if Spark has not committed that epoch, since the sink has it.
     """
+    if not keyed:
+        catch_up(folder, store)
     version = max(store.epochs(), default=-1)
     if version < 0:
         return {}

@@ -194,10 +194,17 @@ class FlowTester:
         self._cluster.relocation.scale(step, hosts)
         self._await_hosts(step)
 
-    def move(self, step: str, slots: int | Iterable[int], to: str) -> None:
-        """Move these slots of a step to the host `to` from the next epoch on. See `FlowQuery.move`."""
+    def move(
+        self,
+        step: str,
+        slots: int | Iterable[int] = (),
+        to: str = "",
+        *,
+        keys: Iterable[Any] = (),
+    ) -> None:
+        """Move slots or keys of a step to the host `to` from the next epoch on. See `FlowQuery.move`."""
         self._begin()
-        self._cluster.relocation.move(step, [slots] if isinstance(slots, int) else slots, to)
+        self._cluster.relocation.move(step, [slots] if isinstance(slots, int) else slots, to, keys)
 
     def kill(self, host: str) -> None:
         """Kill a host, like `kill -9`. The next epoch gives its slots to other hosts."""
@@ -258,7 +265,9 @@ class FlowTester:
     @property
     def slots(self) -> dict[str, list[int]]:
         """Slots of each host, as of the last epoch."""
-        return {host: slots for _, host, slots in self._cluster.relocation.owners()}
+        relocation = self._cluster.relocation
+        tables = [relocation.routes(step.id) for step in self._plan.keyed if relocation.begun]
+        return {host: t.slots_of(n).tolist() for t in tables for n, host in enumerate(t.hosts)}
 
     @property
     def late(self) -> dict[str, pa.Table]:

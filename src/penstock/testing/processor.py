@@ -80,9 +80,14 @@ class ProcessorTester:
         self.watermark_ms = watermark_ms
         self.dead_letters: list[DeadLetter] = []
 
-    def feed(self, rows: Iterable[Any]) -> list[Row]:
-        """Run an epoch with these rows (tuples, dicts or Rows), and return its output."""
-        return self._run([self._input.batch([self._input.write(row) for row in rows])])
+    def feed(self, rows: Iterable[Any], parts: int = 0) -> list[Row]:
+        """Run an epoch with these rows (tuples, dicts or Rows), and return its output.
+
+        With `parts`, the rows of a processor with `merge` are dealt to so many couriers. Each makes partial
+        states, which are merged. The output must be the same.
+        """
+        batch = self._input.batch([self._input.write(row) for row in rows])
+        return self._run([batch], parts=parts)
 
     def set_time(self, now_ms: int) -> list[Row]:
         """Set the time of day, and return the output of processing-time timers that are due."""
@@ -142,11 +147,16 @@ class ProcessorTester:
         """Number of keys that have state or timers."""
         return len(self._operator.table)
 
-    def _run(self, batches: list[pa.RecordBatch], final: bool = False) -> list[Row]:
+    def _run(self, batches: list[pa.RecordBatch], final: bool = False, parts: int = 0) -> list[Row]:
         operator = self._operator
         time = EpochTime(self._epoch, self.now_ms, self.watermark_ms, final)
+        channels = [(ROWS, batches)]
+        if parts:
+            channels = [self._sent(batches, part, parts, time) for part in range(parts)]
         try:
-            answers = [operator.open(time), operator.apply(ROWS, batches), operator.close()]
+            answers = [operator.open(time)]
+            answers += [operator.apply(*channel) for channel in channels]
+            answers.append(operator.close())
         except BaseException:
             operator.rollback()
             raise
@@ -157,8 +167,21 @@ class ProcessorTester:
         output = [batch for answer in answers for batch in answer.batches]
         return [row for b in output for row in self._output.rows(b.columns, b.num_rows)]
 
+    def _sent(
+        self, batches: list[pa.RecordBatch], part: int, parts: int, time: EpochTime
+    ) -> tuple[str, list[pa.RecordBatch]]:
+        """What one of several couriers sends of these rows when their keys are hot."""
+        sender = self._plan.sender(time, two_stage=True)
+        some = [
+            batch.take(pa.array(range(part, batch.num_rows, parts), pa.int64()))
+            for batch in batches
+        ]
+        sent = [out.batch for batch in some for out in sender.add(0, batch)]
+        kind, rest = sender.finish()
+        return kind, sent + [out.batch for out in rest]
+
     def _fresh(self) -> ProcessOperator:
-        return ProcessOperator(self._plan, self._slots, "process", self._on_error)
+        return self._plan.operator(self._slots, "process", self._on_error)
 
 
 def _key(key: Any) -> tuple[Any, ...]:

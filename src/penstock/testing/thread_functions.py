@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from penstock.errors import FlowError, SettingError
-from penstock.offload.backends.backend import keep_invoker, reach_text, remove_invoker
+from penstock.offload.backends.backend import keep_invoker, remove_invoker
 from penstock.offload.backends.worker import BurstWorker
 from penstock.offload.plan.segments import segments
 from penstock.plan.epoch import EpochPlan, Offload
@@ -78,7 +78,7 @@ class ThreadFunctions:
 @contextmanager
 def thread_functions(flow: FlowPlan, share: float) -> Iterator[ThreadFunctions]:
     """Functions for a flow, for the duration of the context."""
-    reach = reach_text("thread", number=next(_numbers))
+    reach = f"thread {next(_numbers)}"
     functions = ThreadFunctions(flow, share, reach)
     keep_invoker(reach, ThreadInvoker(flow))
     try:

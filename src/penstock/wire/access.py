@@ -48,6 +48,8 @@ class Access:
     tls: Tls | None = None
     most_bytes: int = 256 << 20
     """Largest body of a request, in bytes."""
+    functions: Any = field(default=None, repr=False, compare=False)
+    """The backend of the flow's burst workers, with its own credentials. Only couriers have it."""
 
     @staticmethod
     def new(settings: Settings) -> Access:

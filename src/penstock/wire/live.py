@@ -99,7 +99,7 @@ class Reroute:
     whole: bool = False
     """Whether rows of a slot wait for the whole slot, and not only for their own keys."""
     trickle_mb_s: float = 0.0
-    """Rate of background fetching, in megabytes per second; 0: entries are fetched on demand only."""
+    """Highest rate of background fetching, in megabytes per second; 0: entries are fetched on demand only."""
 
 
 @dataclass(frozen=True)

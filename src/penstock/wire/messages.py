@@ -118,6 +118,8 @@ class CopyTicket:
     """Keys in storage format, for "keys"."""
     run: int = -1
     """Number of the live run, in which the answer waits for the reroute; -1 in micro-batches."""
+    at_leisure: bool = False
+    """Whether no row waits for this slot, so that the rows of the previous host come first."""
 
 
 UNKNOWN, AFTER, LACKING = b"unknown", b"after", b"lacking"

@@ -25,11 +25,20 @@ class Seal(TypedDict):
     epoch: Number
     run: Number
     partitions: Number
+    wait: NotRequired[bool]
+    """Whether to wait until all channels have closed."""
 
 
 class Rollback(TypedDict):
     version: Number
     run: Number
+
+
+class Help(TypedDict):
+    epoch: Number
+    run: Number
+    locations: list[Name]
+    """Locations of the hosts that help."""
 
 
 class Join(TypedDict):
@@ -65,6 +74,8 @@ class Heartbeat(TypedDict):
     incarnation: Name
     open: NotRequired[list[tuple[Number, Number, Number]]]
     """(epoch, run, task) of each courier that has an open channel."""
+    cpu: NotRequired[float]
+    """CPU load of the host's process since its last heartbeat; 1 if all its cores were busy."""
 
 
 class CountedOn(TypedDict):

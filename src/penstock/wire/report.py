@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from penstock.spans import Span
+
 Counts = npt.NDArray[np.int64]
 """Array with one number for each slot of a step."""
 
@@ -22,6 +24,8 @@ class HotKeyCount:
     key: str
     """Key in readable form, for example "user=42"."""
     count: int
+    hash: int = 0
+    """Hash of the key; 0 in reports of earlier releases."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,10 @@ class OffloadCounts:
     """Reason -> number of invocations without a usable answer."""
     returned: int = 0
     """Number of rows that the courier processed itself because no burst worker answered."""
+    here_ms: float = 0.0
+    """CPU milliseconds of requests that couriers have done again themselves, to profile burst workers."""
+    workers_ms: float = 0.0
+    """CPU milliseconds of burst workers for the same requests."""
     wait_ms: float = 0
     """Milliseconds from the first request until the last answer arrived or was given up."""
 
@@ -97,6 +105,8 @@ class MapWork:
     """Number of those rows that the courier processed itself. Burst workers did the others."""
     useful_ms: float = 0.0
     """Milliseconds that the courier spent on its rows."""
+    cpu_ms: float | None = None
+    """CPU milliseconds of these; None if not measured."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +146,8 @@ class Seen:
     """
     latency_counts: tuple[int, ...] = ()
     """Number of rows in each bucket of latencies."""
+    spans: tuple[Span, ...] = ()
+    """What the courier has done so far, and what it did in its last epoch after that epoch's report."""
 
 
 def offloaded_by_segment(seen: Iterable[Seen]) -> dict[str, Offloaded]:
@@ -159,7 +171,7 @@ def offloaded_by_segment(seen: Iterable[Seen]) -> dict[str, Offloaded]:
 
 def added(counts: Collection[OffloadCounts]) -> OffloadCounts:
     """Return the sum of these counts, including `wait_ms`."""
-    names = ("rows", "records", "invocations", "returned", "wait_ms")
+    names = ("rows", "records", "invocations", "returned", "here_ms", "workers_ms", "wait_ms")
     sums = {name: sum(getattr(count, name) for count in counts) for name in names}
     failures = sum((Counter(count.failures) for count in counts), Counter[str]())
     return OffloadCounts(failures=dict(failures), **sums)

@@ -70,7 +70,7 @@ class Forecast:
         if self._predicted is None and self.cost_ms is not None and known.any():
             real = replace(bounds, margin=0.0)
             self._predicted = _Predicted(
-                vitals.now_ms + bounds.sla.window_ms,
+                vitals.now_ms + bounds.window_ms,
                 placing,
                 _MM1.latency_ms(rate, served, real),
                 _CHUNKS.latency_ms(rate, served, real, self.cost_ms),

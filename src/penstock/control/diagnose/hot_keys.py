@@ -123,8 +123,30 @@ class HotKeys:
         self._hold_ms, self._until_ms = hold_ms, -np.inf
         self._noted: deque[tuple[Counter[tuple[int, str]], Ints]] = deque(maxlen=_EPOCHS)
         self._hot_slots: deque[frozenset[int]] = deque(maxlen=_EPOCHS)
+        self._hashes: dict[tuple[int, str], int] = {}
+        """Hashes of counted keys."""
         self.keys: tuple[HotKey, ...] = ()
         """Keys that are hot now, or are split because they were."""
+
+    def resize(self, slots: int) -> None:
+        """Change the number of slots, because some were split or are whole again. Counts begin anew."""
+        self._slots = slots
+        self._forget()
+
+    def _forget(self) -> None:
+        self._noted.clear()
+        self._hot_slots.clear()
+        self._hashes.clear()
+
+    def shares(self, slot: int) -> dict[int, float] | None:
+        """Known keys of a slot by hash, with their shares of its records; None if they were not counted."""
+        load = sum(int(of_slots[slot]) for _, of_slots in self._noted)
+        counts: Counter[int] = Counter()
+        for of_keys, _ in self._noted:
+            for (of, key), count in of_keys.items():
+                if of == slot and (of, key) in self._hashes:
+                    counts[self._hashes[of, key]] += count
+        return {hash: count / load for hash, count in counts.items()} if load and counts else None
 
     @property
     def watched(self) -> tuple[int, ...]:
@@ -139,9 +161,13 @@ class HotKeys:
     def note(self, counts: Iterable[HotKeyCount], load: Ints) -> None:
         """Add the counts of an epoch: those of keys in watched slots, and all records by slot."""
         of_keys: Counter[tuple[int, str]] = Counter()
+        if len(load) != self._slots:
+            return  # of an epoch before slots were split
         for count in counts:
-            if count.step == self._step:
+            if count.step == self._step and count.slot < self._slots:
                 of_keys[count.slot, count.key] += count.count
+                if count.hash:
+                    self._hashes[count.slot, count.key] = count.hash
         watched = np.zeros(self._slots, np.bool_)
         watched[[slot for slot, _ in of_keys]] = True
         self._noted.append((of_keys, np.where(watched, load, 0)))
@@ -179,5 +205,4 @@ class HotKeys:
         self._until_ms = now_ms + self._hold_ms
         self._hold_ms = min(2 * self._hold_ms, _LONGEST_MS)
         # from now on rows are combined before they are counted, which hides how hot a key is
-        self._noted.clear()
-        self._hot_slots.clear()
+        self._forget()

@@ -101,7 +101,7 @@ class Epochs(Projection):
         return cost * self.capacity(service_rate, bounds)
 
     def bound_ms(self, bounds: Bounds) -> float:
-        return float(bounds.sla.latency_ms)
+        return bounds.whole_ms
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -73,6 +73,38 @@ def arrivals_of(
     dated = any(len(task.arrivals_ms) for task in seen)
     horizon = float(times.max()) if dated else started_ms
     return Arrivals(first, counts, horizon, age, waited)
+
+
+def applied_after(
+    step: str,
+    seen: Sequence[Seen],
+    owner: Ints,
+    hosts: Sequence[str],
+    closed_ms: Mapping[str, Mapping[int, float]],
+    started_ms: float,
+    written_ms: float,
+) -> Floats | None:
+    """Sum over a step's records, by slot, of the milliseconds from the epoch's start until they were applied.
+
+    `closed_ms` are the times at which each host applied the channel of each partition. They are those of the
+    host's clock, so they count only as far as they lie within the epoch. None if a host has not told them.
+
+    >>> seen = [Seen(3, loads={"sum": np.array([2, 1])}), Seen(4, loads={"sum": np.array([0, 4])})]
+    >>> closed_ms = {"a": {0: 1_100.0, 1: 1_200.0}, "b": {0: 1_150.0, 1: 1_300.0}}
+    >>> applied_after("sum", seen, np.array([0, 1]), ["a", "b"], closed_ms, 1_000, 1_400).tolist()
+    [200.0, 1350.0]
+    """
+    total = np.zeros(len(owner))
+    for partition, task in enumerate(seen):
+        load = task.loads.get(step)
+        if load is None:
+            continue
+        times = [closed_ms.get(host, {}).get(partition) for host in hosts]
+        if any(time is None for time in times):
+            return None
+        after = np.clip(np.array(times, np.float64), started_ms, written_ms) - started_ms
+        total += load * after[owner]
+    return total
 
 
 def _when(task: Seen, since_ms: float, started_ms: float) -> tuple[Floats, Floats]:

@@ -69,10 +69,10 @@ class Examiner:
         self.step, self.slots, self.delta_ms = step, slots, delta_ms
         self._window_ms, window = window_ms, window_ms / delta_ms
         longest = math.ceil(_LONGEST_MS / delta_ms)
-        memory, bin = math.ceil(memory_ms / delta_ms), max(1, round(_PEAK_BIN_MS / delta_ms))
+        self._memory = math.ceil(memory_ms / delta_ms), max(1, round(_PEAK_BIN_MS / delta_ms))
         self._samples = Samples(step, slots, longest)
         self._fifo = Fifo(slots, longest)
-        self._arrivals = ArrivalRates(slots, window, memory, bin)
+        self._arrivals = self._new_arrivals()
         self._completions = Completions(slots, _FIRST_HOSTS, window)
         self._decay = decay
         self._service = ServiceRates(decay)
@@ -82,6 +82,21 @@ class Examiner:
         self._horizon = self._done = -math.inf
         self.unread: Floats = np.zeros(slots)
         """Records in the sources that are not read yet, by slot, as far as it is known."""
+
+    def resize(self, slots: int) -> None:
+        """Change the number of slots, because some were split or are whole again.
+
+        Rates are measured anew, since those of the slots concerned have changed at once.
+        """
+        self.slots, self.unread = slots, np.zeros(slots)
+        for part in (self._samples, self._fifo, self._completions):
+            part.resize(slots)
+        self._arrivals = self._new_arrivals()
+        if self._missing is not None:
+            self._missing = _NO_SLOTS
+
+    def _new_arrivals(self) -> ArrivalRates:
+        return ArrivalRates(self.slots, self._window_ms / self.delta_ms, *self._memory)
 
     @property
     def window_ms(self) -> float:
@@ -151,11 +166,13 @@ class Examiner:
         hosts: Sequence[HostId],
         work: Mapping[HostId, Work],
         measured_ms: npt.ArrayLike | None = None,
+        applied_ms: npt.ArrayLike | None = None,
     ) -> None:
         """Add an epoch whose output reached the sink at `done_ms`. Call `arriving` with its records first.
 
         `completed` and `measured_ms` are those of this epoch alone. No count in `completed` may be missing.
-        For the other arguments see `sample`.
+        `applied_ms` is the sum of the times from a record's arrival until its host applied it, per slot; it
+        is the latency of slots, if it is known. For the other arguments see `sample`.
         """
         owners, counts = self._owners(owner), self._whole(self._counts(completed))
         self._done = max(self._done, done_ms / self.delta_ms)
@@ -168,9 +185,19 @@ class Examiner:
             counts,
             latency,
             None if measured_ms is None else self._counts(measured_ms),
+            None if applied_ms is None else self._counts(applied_ms) / self.delta_ms,
         )
         self._service.note(hosts, owners, work)
         self._missing = _NO_SLOTS
+
+    def slot_latency(self, now_ms: float) -> tuple[Floats, Floats]:
+        """Per slot, in milliseconds: the mean latency of records completed in the window, nan if none were,
+        and how long records have waited by Little's law."""
+        now = time_slot(now_ms / self.delta_ms)
+        slot, _, _ = self._completions.averages(now, np.zeros(0, np.int64))
+        backlog, rate = self._fifo.backlog(), self._arrivals.rate
+        waiting = np.divide(backlog, rate, out=np.where(backlog > 0, np.inf, 0.0), where=rate > 0)
+        return slot * self.delta_ms, waiting * self.delta_ms
 
     def vitals(
         self,
@@ -198,6 +225,7 @@ class Examiner:
             latency_ms=latency,
             measured_ms=measured,
             service_rate=self._service.of(hosts),
+            cpu=self._service.cpu(hosts),
             backlog=self._fifo.backlog() + self.unread,
             peak_rate=self._arrivals.peak * per_second,
             newest_rate=newest * per_second,

@@ -6,7 +6,10 @@ completed records are enough to know when a completed record had arrived.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
 from penstock.control.examine.vitals import Floats
@@ -44,6 +47,14 @@ class Fifo:
         """Total of arrived and of completed records, by slot."""
         self._latency = np.zeros(slots)
         self._newest, self._oldest = -1, _NEVER
+
+    def resize(self, slots: int) -> None:
+        """Change the number of slots. Nothing waits in new ones."""
+        head = np.full(slots, _NEVER)
+        kept = min(slots, len(self._head))
+        head[:kept] = self._head[:kept]
+        self._head, self._latency = head, np.zeros(slots)
+        self._waiting, self._totals = resized(self._waiting, slots), resized(self._totals, slots)
 
     def arrive(self, first: int, counts: Floats, newest: int) -> None:
         """Add `counts[j, slot]` records that arrived in time slot `first + j`.
@@ -90,6 +101,14 @@ class Fifo:
         if self._oldest < floor:
             _fold(self._waiting, self._head, self._oldest, min(self._newest, floor - 1), floor)
             self._oldest = floor
+
+
+def resized(values: npt.NDArray[Any], slots: int) -> npt.NDArray[Any]:
+    """The values with another number of slots, in their last axis. New slots have 0."""
+    result = np.zeros((*values.shape[:-1], slots), values.dtype)
+    kept = min(slots, values.shape[-1])
+    result[..., :kept] = values[..., :kept]
+    return result
 
 
 @njit(cache=True, nogil=True)

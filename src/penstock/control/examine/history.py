@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numba import njit
 
-from penstock.control.examine.fifo import CRUMB
+from penstock.control.examine.fifo import CRUMB, resized
 from penstock.control.examine.vitals import Floats, Ints
 
 _SPARE_ROWS = 64
@@ -124,6 +124,11 @@ class Completions:
         self._newest = 0
         self._not_measured = np.full(slots, np.nan)
 
+    def resize(self, slots: int) -> None:
+        """Change the number of slots. New ones have completed nothing."""
+        self._slots = resized(self._slots, slots)
+        self._not_measured = np.full(slots, np.nan)
+
     def set_window(self, window: float) -> None:
         """Set the length of the window in time slots. A longer window fills up over time."""
         self._window = window
@@ -147,15 +152,23 @@ class Completions:
         self._hosts[:, :, host] = 0.0
 
     def add(
-        self, m: int, owner: Ints, counts: Floats, latency: Floats, measured: Floats | None
+        self,
+        m: int,
+        owner: Ints,
+        counts: Floats,
+        latency: Floats,
+        measured: Floats | None,
+        slot_latency: Floats | None = None,
     ) -> None:
         """Add the records that completed in time slot `m`. `m` never decreases.
 
         `latency` and `measured` are sums per slot; `measured` is negative or nan where it is
-        missing. `owner` is the number of each slot's host, or -1.
+        missing. `slot_latency`, if it is known, counts for slots instead of `latency`, which then counts for
+        hosts only. `owner` is the number of each slot's host, or -1.
         """
         _add_completed(
             self._slots, self._hosts, self._newest, m, owner, counts, latency,
+            latency if slot_latency is None else slot_latency,
             self._not_measured if measured is None else measured,
         )  # fmt: skip
         self._newest = m
@@ -257,14 +270,16 @@ def _remember(bins, bin, old, m, rate, peak):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _add_completed(slots, hosts, old, m, owner, counts, latency, measured):  # type: ignore[no-untyped-def]
+def _add_completed(  # type: ignore[no-untyped-def]
+    slots, hosts, old, m, owner, counts, latency, slot_latency, measured
+):
     """Add the records completed in time slot `m` to the totals of their slots and hosts."""
     _advance(slots, old, m)
     _advance(hosts, old, m)
     slot, host = slots[m % len(slots)], hosts[m % len(hosts)]
     for k in range(len(counts)):
         slot[0, k] += counts[k]
-        slot[1, k] += latency[k]
+        slot[1, k] += slot_latency[k]
         i = owner[k]
         if i >= 0:
             host[0, i] += counts[k]

@@ -69,6 +69,8 @@ class ServiceRates:
         """Hosts that own slots and were missing in the last call of `note`."""
         self._decay = decay
         self._rates: dict[HostId, float] = {}
+        self._cpu: dict[HostId, float] = {}
+        """Newest measured CPU load of each host."""
         self._useful: dict[HostId, float] = {}
         """Milliseconds of useful time without a completed record. They count for the next records."""
 
@@ -79,7 +81,10 @@ class ServiceRates:
             done = work.get(host)
             if done is None:
                 absent.append(n)
-            elif done.useful_ms > 0:
+                continue
+            if done.cpu is not None:
+                self._cpu[host] = done.cpu
+            if done.useful_ms > 0:
                 self._take(host, done)
         self.missing = tuple(hosts[n] for n in absent if np.any(owner == n))
 
@@ -98,7 +103,13 @@ class ServiceRates:
         rates = self._rates
         return np.array([rates.get(host, math.nan) for host in hosts])
 
+    def cpu(self, hosts: Sequence[HostId]) -> Floats | None:
+        """CPU loads of these hosts; nan for one that is not measured. None if none is."""
+        loads = self._cpu
+        return np.array([loads.get(host, math.nan) for host in hosts]) if loads else None
+
     def forget(self, host: HostId) -> None:
         self._rates.pop(host, None)
+        self._cpu.pop(host, None)
         self._useful.pop(host, None)
         self.missing = tuple(other for other in self.missing if other != host)

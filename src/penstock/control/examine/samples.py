@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from penstock.control.examine.fifo import CRUMB
+from penstock.control.examine.fifo import CRUMB, resized
 from penstock.control.examine.vitals import Floats, Ints
 from penstock.errors import ProtocolError
 from penstock.model import StepId
@@ -92,6 +92,13 @@ class Samples:
         self._returned = _Sample(m, self._latest, owner, None)
         self.missing = _NO_SLOTS
         return (Increase(m, self._new[0], self._new[1], owner, measured_ms),)
+
+    def resize(self, slots: int) -> None:
+        """Change the number of slots. Samples that were held back are given up; counts go on."""
+        self._latest = resized(self._latest, slots)
+        self._new = np.zeros((2, slots))
+        self._returned = _Sample(self._last or 0, self._latest, np.full(slots, -1), None)
+        self._held, self.missing = [], _NO_SLOTS
 
     def disown(self, host: int) -> None:
         """Forget the host of this number. Its slots have no owner in samples that are held back."""

@@ -22,6 +22,8 @@ class Work:
     """Number of records processed: rows, or partial states where couriers combine rows."""
     useful_ms: float
     """Milliseconds spent on deserialising, processing and serialising them, without waiting."""
+    cpu: float | None = None
+    """CPU load of the host's process, measured; 1 if all its cores were busy. None: not measured."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +66,8 @@ class Vitals:
     chunk_cost_ms: float = 0.0
     """Fixed cost of a chunk in milliseconds, in a live flow whose latency depends on it. 0: the M/M/1 model
     predicts the latency better."""
+    cpu: Floats | None = None
+    """CPU load per host, measured; nan where it is not. None: nowhere."""
     valid: bool = True
     """Whether decisions may use these vitals."""
     missing: str = ""

@@ -6,11 +6,13 @@ Unknown or infinite figures are None in an entry's facts.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from penstock import codec
 from penstock.control.diagnose.hot_keys import HotKey
 from penstock.control.diagnose.outlook import Outlook, finite, milliseconds_text
+from penstock.control.examine.success import Success
 from penstock.control.examine.vitals import Vitals
 from penstock.control.journal.entry import At, Entry
 from penstock.control.money import Money
@@ -141,9 +143,15 @@ def failed(at: At, treatments: Treatments, why: str) -> Entry:
 
 
 def outcome(
-    at: At, before_ms: float, latency_ms: float, bounds: Bounds, *, expected_ms: float = math.nan
+    at: At,
+    before_ms: float,
+    latency_ms: float,
+    bounds: Bounds,
+    *,
+    expected_ms: float = math.nan,
+    success: Success | None = None,
 ) -> Entry:
-    """Entry of the outcome of treatments, one window after they were done.
+    """Entry of the outcome of treatments, one window after they were done. `success` is that of the step.
 
     >>> from penstock.model import SLA
     >>> outcome(At("sum", 0.0), 1_640.0, 180.0, Bounds(SLA(1000, 1000)), expected_ms=210.0).text
@@ -156,11 +164,14 @@ def outcome(
         + (f" of {milliseconds_text(bounds.latency_ms)}" if bound else "")
         + ("" if math.isnan(expected_ms) else f"; expected {milliseconds_text(expected_ms)}")
     )
+    if success is not None and success.minute is not None and success.run is not None:
+        text += f"; bound kept in {success.minute:.1%} of the last minute, {success.run:.1%} in all"
     facts = {
         "before_ms": finite(before_ms),
         "latency_ms": finite(latency_ms),
         "expected_ms": finite(expected_ms),
         "bound_ms": bounds.latency_ms,
+        "success": codec.to_plain(success),
     }
     return at.entry("outcome", text, facts)
 
@@ -212,6 +223,55 @@ def hot_key(at: At, hot: HotKey) -> Entry:
     return at.entry("hot key", text, facts)
 
 
+def split(at: At, slot: int, rate: float, parts: Sequence[float]) -> Entry:
+    """Entry of a slot that is split, with its arrivals and the expected ones of its parts, per second.
+
+    >>> split(At("sum", 0.0), 12, 5_200.0, [1_900.0, 1_700.0, 1_600.0]).text
+    'slot 12 has 5,200 records/s, more than any host can take, and no single key explains it: it is split \
+into 3 slots, with 1,900 records/s at most'
+    """
+    text = (
+        f"slot {slot} has {rate:,.0f} records/s, more than any host can take, and no single key explains "
+        f"it: it is split into {len(parts)} slots, with {max(parts):,.0f} records/s at most"
+    )
+    facts = {"slot": slot, "rate": finite(rate), "parts": [finite(part) for part in parts]}
+    return at.entry("split", text, facts)
+
+
+def united(at: At, slots: Sequence[int]) -> Entry:
+    """Entry of split slots that a single host can take again.
+
+    >>> united(At("sum", 0.0), [12]).text
+    'slots 12 were split and have little load now: each is put together again'
+    """
+    named = slots_to_text(slots)
+    text = f"slots {named} were split and have little load now: each is put together again"
+    return at.entry("split", text, {"united": named})
+
+
+def helped(at: At, rows: int, of: float) -> Entry:
+    """Entry of an epoch whose rows were applied in part by helpers.
+
+    >>> helped(At("sum", 0.0, 41), 12_000, 18_000).text
+    'in the middle of epoch 41, helpers applied 12,000 of its 18,000 records'
+    """
+    text = f"in the middle of epoch {at.epoch}, helpers applied {rows:,} of its {of:,.0f} records"
+    return at.entry("helped", text, {"rows": rows, "of": int(of)})
+
+
+def workers_changed(at: At, before: Mapping[HostId, int], now: Mapping[HostId, int]) -> Entry:
+    """Entry of hosts that use more or fewer worker threads than before.
+
+    >>> workers_changed(At("sum", 0.0, 41), {"sum/0": 1}, {"sum/0": 2}).text
+    'sum/0 uses 2 workers instead of 1'
+    """
+    text = ", ".join(
+        f"{host} uses {count} worker{'' if count == 1 else 's'} instead of {before[host]}"
+        for host, count in now.items()
+    )
+    return at.entry("workers", text, {"before": dict(before), "now": dict(now)})
+
+
 def couriers_changed(at: At, before: int, now: int, why: str, *, dry_run: bool = False) -> Entry:
     """Entry of a changed number of couriers in a live flow, or of reassigned partitions.
 
@@ -235,7 +295,8 @@ def offload(
     >>> some = Offloading(np.array([0.5, 0.5]), 4, 9, rate=2e3, redirected=1e3, load=0.7, load_without=1.4)
     >>> print(offload(At("sum", 0.0), some, Money(0.02, 0.001)).text)
     functions carry 1,000 of 2,000 records/s, 4 at a time, 9 kept warm; the busiest host is at 70 % \
-of its capacity instead of 140 %. so far 0.0210 USD: hosts 0.0200, functions 0.0010
+of its capacity instead of 140 % (by working time; a function is as fast as 1.00 hosts, assumed). \
+so far 0.0210 USD: hosts 0.0200, functions 0.0010
     """
     shares = offloading.shares[offloading.shares > 0].tolist()
     facts = {
@@ -249,6 +310,10 @@ of its capacity instead of 140 %. so far 0.0210 USD: hosts 0.0200, functions 0.0
         "backlog": finite(offloading.backlog),
         "load": finite(offloading.load, 4),
         "load_without": finite(offloading.load_without, 4),
+        "load_by": "cpu" if offloading.by_cpu else "working time",
+        "cpu": None if offloading.cpu is None else finite(offloading.cpu, 4),
+        "speed": finite(offloading.speed, 4),
+        "speed_by": "measured" if offloading.speed_measured else "assumed",
         "lasts": offloading.lasts,
         "reasons": list(offloading.reasons),
         "money": None if money is None else money.facts(),
@@ -260,7 +325,7 @@ of its capacity instead of 140 %. so far 0.0210 USD: hosts 0.0200, functions 0.0
             f"functions carry {offloading.redirected:,.0f} of {offloading.rate:,.0f} records/s, "
             f"{offloading.workers:,} at a time, {offloading.warm:,} kept warm; the busiest host is "
             f"at {100 * offloading.load:.0f} % of its capacity instead of "
-            f"{100 * offloading.load_without:.0f} %"
+            f"{100 * offloading.load_without:.0f} % (by {_basis(offloading)})"
         )
     spent = [] if money is None else [f"so far {money}"]
     would = "dry run, would be: " if dry_run else ""
@@ -268,8 +333,17 @@ of its capacity instead of 140 %. so far 0.0210 USD: hosts 0.0200, functions 0.0
     return at.entry("offload", text, facts)
 
 
+def _basis(offloading: Offloading) -> str:
+    """What loads and speeds in a decision come from."""
+    load = "working time"
+    if offloading.by_cpu:
+        load = f"CPU, measured at {100 * (offloading.cpu or 0.0):.0f} %"
+    origin = "measured" if offloading.speed_measured else "assumed"
+    return f"{load}; a function is as fast as {offloading.speed:.2f} hosts, {origin}"
+
+
 def _bounds(bounds: Bounds) -> dict[str, Any]:
-    facts = {"latency_ms": bounds.latency_ms, "window_ms": bounds.sla.window_ms}
+    facts = {"latency_ms": bounds.latency_ms, "window_ms": bounds.window_ms}
     names = ("alert_ms", "margin", "at_least", "at_most", "share")
     return facts | {name: getattr(bounds, name) for name in names}
 

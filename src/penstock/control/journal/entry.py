@@ -17,6 +17,9 @@ Event = Literal[
     "host leaves",  # its executor is being decommissioned; another host takes its place
     "setting",  # the SLA, the policy or a limit was changed
     "hot key",
+    "split",  # a slot that is too hot for any host is split, or a split one is whole again
+    "helped",  # other hosts have applied rows of the epoch, for the slots' owners
+    "workers",  # hosts use more or fewer worker threads, as their load asks for
     "couriers",  # a live flow has more or fewer couriers, or they read other partitions
     "offload",  # burst workers carry more or less, or hosts should take over
 ]

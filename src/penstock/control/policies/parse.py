@@ -2,7 +2,8 @@
 
     switch                  projects latencies, scales and balances (StreamSwitch)
     switch(0.2)             with a safety margin of 20 % of every host's service rate
-    switch(0.2, unit)       one treatment per decision, as in the paper
+    switch(0.2, unit)       one treatment per decision
+    streamswitch(0.2)       StreamSwitch as published: also without memory, and with its own projection
     static(4)               always 4 hosts
     autoflow                moves slots from the busiest host to the idlest, never scales (AutoFlow)
     autoflow(5s, 0.2)       by arrivals in windows of 5 s, where the two hosts differ by 20 % or more
@@ -26,7 +27,8 @@ Parsed = tuple[Policy, float | None]
 """A policy, and its safety margin; None if the text names no margin."""
 
 _FORMS = (
-    "switch", "switch(0.2)", "switch(0.2, unit)", "static(4)", "autoflow", "autoflow(5s, 0.2)",
+    "switch", "switch(0.2)", "switch(0.2, unit)", "streamswitch(0.2)", "static(4)", "autoflow",
+    "autoflow(5s, 0.2)",
     "drs(0.2)", "drs_lb(0.2)", "ds2", "ds2(0.7)",
 )  # fmt: skip
 _HINT = f"use {', '.join(_FORMS)}, or an object with a method decide(vitals, bounds)"
@@ -45,8 +47,8 @@ def parse(text: str | Policy | type[Policy]) -> Parsed:
     Traceback (most recent call last):
     ...
     penstock.errors.SettingError: unknown policy 'magic'. What to do: use switch, switch(0.2), \
-switch(0.2, unit), static(4), autoflow, autoflow(5s, 0.2), drs(0.2), drs_lb(0.2), ds2, ds2(0.7), or \
-an object with a method decide(vitals, bounds)
+switch(0.2, unit), streamswitch(0.2), static(4), autoflow, autoflow(5s, 0.2), drs(0.2), drs_lb(0.2), \
+ds2, ds2(0.7), or an object with a method decide(vitals, bounds)
     """
     if not isinstance(text, str):
         if not callable(getattr(text, "decide", None)):
@@ -67,6 +69,12 @@ def _switch(*words: str) -> Parsed:
     if len(margin) > 1:
         raise SettingError(f"it has {len(margin)} margins, {' and '.join(margin)}, instead of one")
     return Switch(unit=unit), _margin(*margin)
+
+
+def _streamswitch(margin: str | None = None) -> Parsed:
+    from penstock.control.policies.switch import Switch
+
+    return Switch.published(), _margin(margin)
 
 
 def _static(hosts: str) -> Parsed:
@@ -108,6 +116,7 @@ def _margin(text: str | None = None) -> float | None:
 
 _MAKERS: dict[str, Callable[..., Parsed]] = {
     "switch": _switch,
+    "streamswitch": _streamswitch,
     "static": _static,
     "autoflow": _autoflow,
     "drs": _drs,

@@ -11,7 +11,7 @@ import numpy as np
 from penstock.control.diagnose.diagnosis import Diagnosis, diagnose, nothing_known
 from penstock.control.diagnose.load import Load
 from penstock.control.diagnose.peaks import Lessons, Peaks
-from penstock.control.diagnose.project import Projection, fitting
+from penstock.control.diagnose.project import Mm1, Projection, fitting
 from penstock.control.diagnose.strategies import (
     Move,
     best_balance,
@@ -76,13 +76,22 @@ class Switch:
     ) -> None:
         self.projection, self.unit, self.memory = projection, unit, memory
         self.hysteresis, self.noise, self.drain = hysteresis, noise if memory else 0.0, drain
+        self._name = "switch(unit)" if unit else "switch"
         self._peaks = Peaks(memory_ms)
         self._calm = Calm()
         self._looked_ms = -np.inf
         self._lessons = Lessons(lesson_ms)
 
+    @staticmethod
+    def published() -> Switch:
+        """StreamSwitch as published: the M/M/1 projection, one treatment per decision, no memory of peaks, no
+        allowance for noise, and no account of backlogs."""
+        switch = Switch(Mm1(), unit=True, memory=False, drain=math.inf)
+        switch._name = "streamswitch"
+        return switch
+
     def __str__(self) -> str:
-        return "switch(unit)" if self.unit else "switch"
+        return self._name
 
     def decide(self, vitals: Vitals, bounds: Bounds) -> Decision:
         """Decide what should change, by the step's health."""
@@ -195,7 +204,7 @@ class Switch:
         """Remove one host, if the others keep the bound without it."""
         if self.memory and not self._peaks.ready:
             return (), []
-        if 0 < vitals.now_ms - self._looked_ms < self._peaks.memory_ms / _LOOKS:
+        if self.memory and 0 < vitals.now_ms - self._looked_ms < self._peaks.memory_ms / _LOOKS:
             return (), []
         self._looked_ms = vitals.now_ms
         load = self._prudent(vitals, bounds, diagnosis)
@@ -242,7 +251,7 @@ def _rates(load: Load, move: Move) -> tuple[float, float]:
 
 
 def _window_s(bounds: Bounds) -> float:
-    return bounds.sla.window_ms / 1000.0
+    return bounds.window_ms / 1000.0
 
 
 def _deviation(rate: float, bounds: Bounds) -> float:

@@ -1,1 +1,1 @@
-"""Treat: decisions of policies, the bounds of steps, and the load that burst workers carry."""
+"""Treat: decisions of policies, bounds of steps, hot slots, and the load that burst workers carry."""

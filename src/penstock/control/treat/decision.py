@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -18,6 +19,8 @@ Health = Literal["good", "moderate", "severe"]
 Kind = Literal["scale_out", "scale_in", "balance"]
 
 _NEW = "new/"
+_NO_BOUND_MS = 1e13
+"""Latency bound of a step that no bound of the SLA applies to: 317 years, in milliseconds."""
 
 
 def new_host(number: int) -> HostId:
@@ -40,6 +43,8 @@ class Bounds:
     >>> bounds = Bounds(SLA(1000, 1000))
     >>> bounds.alert_ms, bounds.margin
     (500.0, 0.2)
+    >>> Bounds(SLA(1000, 1000, p99=True), tail=4.0).latency_ms
+    250.0
     """
 
     sla: SLA
@@ -55,6 +60,11 @@ class Bounds:
     """The step's share of an end-to-end latency bound, above 0 and up to 1."""
     left: float | None = None
     """Share of an epoch's time that other steps leave to this step's hosts; None if unknown."""
+    step: str | None = None
+    """Name of the step, whose own bounds in the SLA count too; None: only those of the whole flow do."""
+    tail: float = 2.0
+    """The 99th percentile of the rows' latencies, as a multiple of their average. By it, a bound on the
+    percentile becomes one on the average, which decisions are made on."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.margin < 1:
@@ -72,15 +82,36 @@ class Bounds:
         """Share of an epoch's time in which the step's hosts can work."""
         return self.share if self.left is None else self.left
 
+    @cached_property
+    def whole_ms(self) -> float:
+        """Bound on the average latency of the whole flow in milliseconds: the tightest of the SLA's bounds.
+        One on the step alone counts as if the others' shares followed from it."""
+        return min(
+            (
+                bound.latency_ms
+                / (self.tail if bound.p99 else 1.0)
+                / (1.0 if bound.step is None else self.share)
+                for bound in self.sla.bounds
+                if bound.step in (None, self.step)
+            ),
+            default=_NO_BOUND_MS,
+        )
+
     @property
     def latency_ms(self) -> float:
-        """Bound on the step's own latency in milliseconds (the paper's L)."""
-        return self.sla.latency_ms * self.share
+        """Bound on the step's own average latency in milliseconds (the paper's L)."""
+        return self.whole_ms * self.share
+
+    @property
+    def window_ms(self) -> int:
+        """Window of the step's own bound, else of the flow's, in milliseconds."""
+        own = () if self.step is None else self.sla.of_step(self.step)
+        return own[0].window_ms if own else self.sla.window_ms
 
     @property
     def alert_ms(self) -> float:
         """The step's share of `alert`, in milliseconds."""
-        whole = self.sla.latency_ms / 2 if self.alert is None else self.alert
+        whole = self.whole_ms / 2 if self.alert is None else self.alert
         return whole * self.share
 
 

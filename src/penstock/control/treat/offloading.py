@@ -35,7 +35,7 @@ class OffloadSettings:
     at_most: int = 200
     """Maximum number of burst workers that run at the same time."""
     speed: float = 1.0
-    """Throughput of a burst worker relative to a host's: the paper's rho."""
+    """Throughput of a burst worker relative to a host's, until it is measured: the paper's rho."""
     start_ms: float = 0.0
     """Milliseconds that a burst worker takes to start. Workers that are not ready get no rows, since the
     whole epoch would wait for them. They are started, and used from when they are ready."""
@@ -134,6 +134,15 @@ class Offloading:
     """Load of the busiest host: its arrivals over its capacity."""
     load_without: float = 0.0
     """Load that the busiest host would have without burst workers."""
+    by_cpu: bool = False
+    """Whether capacities follow from CPU loads that were measured. If not, they follow from working time:
+    CPU is not measured, or hosts wait while they work."""
+    cpu: float | None = None
+    """Highest measured CPU load of a host; None if it is not measured."""
+    speed: float = 1.0
+    """Speed of a burst worker relative to a host."""
+    speed_measured: bool = False
+    """Whether `speed` comes from the same requests on both. If not, it is the setting."""
 
     @property
     def carries(self) -> bool:
@@ -168,7 +177,7 @@ def for_switch(vitals: Vitals, bounds: Bounds, offloading: Offloading) -> Vitals
         return vitals
     if offloading.lasts:
         # The latency is good only because of burst workers. Assume the bound as the latency without them.
-        bad_ms = max(float(bounds.sla.latency_ms), _CLEARLY * bounds.alert_ms)
+        bad_ms = max(bounds.whole_ms, _CLEARLY * bounds.alert_ms)
         helped = np.bincount(vitals.owner, offloading.shares, len(vitals.hosts)) > 0
         expected = np.where(helped, bad_ms, np.nan)
         return replace(vitals, latency_ms=np.fmax(vitals.latency_ms, expected))

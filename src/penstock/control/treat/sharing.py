@@ -96,7 +96,14 @@ class SharedBound:
 
     def steer(self, whole: Bounds) -> None:
         """Set new limits for the flow, which all steps share."""
-        self._wholes = dict.fromkeys(self._wholes, whole)
+        self._wholes = {
+            step: replace(whole, step=step, tail=before.tail)
+            for step, before in self._wholes.items()
+        }
+
+    def set_tail(self, tail: float) -> None:
+        """Set the ratio of the latency's 99th percentile to its average."""
+        self._wholes = {step: replace(whole, tail=tail) for step, whole in self._wholes.items()}
 
     def note(
         self, spent_ms: Mapping[str, float], took_ms: float, age_ms: float
@@ -109,7 +116,7 @@ class SharedBound:
         self._times.note(spent_ms, took_ms)
         changed = dict[StepId, tuple[float, float]]()
         if self._sharing is not None:
-            bound_ms = next(iter(self._wholes.values())).sla.latency_ms
+            bound_ms = min(whole.whole_ms for whole in self._wholes.values())
             changed = self._sharing.note(spent_ms, age_ms + took_ms, bound_ms)
             self.shares = self._sharing.shares
         self._left = {step: self._times.left_to(step, self.shares[step]) for step in self._wholes}

@@ -34,6 +34,24 @@ def parse_key(codec: KeyCodec, texts: Sequence[str]) -> Keys:
     return codec.from_values([value(t, f) for t, f in zip(texts, fields, strict=True)])
 
 
+class KeyText(str):
+    """A key as a text for `parse_key`, in a place where a key may also be values."""
+
+    __slots__ = ()
+
+
+def key_of(codec: KeyCodec, key: Any) -> Keys:
+    """Encode a key: a tuple or list of values, the value of its only column, or a `KeyText`.
+
+    >>> codec = KeyCodec(pa.schema([("user", pa.int64())]))
+    >>> [codec.one(key_of(codec, key), 0) for key in (7, (7,), KeyText("7"))]
+    [(7,), (7,), (7,)]
+    """
+    if isinstance(key, KeyText):
+        return parse_key(codec, [key])
+    return codec.from_values(key if isinstance(key, tuple | list) else (key,))
+
+
 def plain(value: Any) -> Any:
     """Convert a value to JSON values. Types that JSON lacks become text.
 

@@ -8,4 +8,5 @@ merging.py       merging of tables of rows to the newest row of each key
 reader.py        reading the state of a version by key, by slot or by time
 compaction.py    merging many files into few; retention.py: removing files that are not needed
 dead_letters.py  rows that were set aside, in few files
+start_files.py   packed lines that one start of a flow wrote: events, moments
 """

@@ -21,7 +21,8 @@ from penstock.state.keys.codec import KeyCodec, Keys
 from penstock.state.store.files import Bytes
 from penstock.state.table.table import HASH, KEY, SLOT
 
-INDEX = b"penstock"
+INDEX, HASHES = b"penstock", b"penstock.hashes"
+"""Names of metadata of a segment's schema: the index of its blocks, and the hashes of all its rows."""
 _MAGIC = b"ARROW1"
 _PREFIX = struct.Struct("<II")
 """Start of an Arrow IPC message: a marker, and the length of the metadata."""
@@ -81,7 +82,13 @@ class Blocks:
         head: int,
         index: dict[str, list[int]],
     ) -> None:
+        hashes = (schema.metadata or {}).get(HASHES)
+        schema = schema.remove_metadata()
         _check(index, schema, codec, data.size - head)
+        if hashes is not None and len(hashes) != 8 * sum(index["rows"]):
+            raise ValueError("it does not have the hashes of all its rows")
+        self.all_hashes = None if hashes is None else np.frombuffer(hashes, np.uint64)
+        """Hash of each row, ascending; None if the file does not have them."""
         self.rows = np.array(index["rows"], np.int64)
         self.hashes = np.array(index["hashes"], np.uint64)
         self.slots = np.array(index["slots"], np.int32)
@@ -97,7 +104,7 @@ class Blocks:
         key = (self._number, block)
         known = self._read.get(block) if self._views else _kept.get(key)
         if known is None:
-            rows = self._rows(block)
+            rows = self.rows_of(block)
             known = Block(rows, stored_keys(rows, self._codec))
             if self._views:
                 self._read[block] = known
@@ -105,7 +112,8 @@ class Blocks:
                 _kept.put(key, known)
         return known
 
-    def _rows(self, block: int) -> pa.RecordBatch:
+    def rows_of(self, block: int) -> pa.RecordBatch:
+        """Read the rows of a block, past the cache."""
         message = self.checked(block)
         try:
             rows = pa.ipc.read_record_batch(message, self._schema)

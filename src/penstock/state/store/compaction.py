@@ -22,6 +22,7 @@ import pyarrow as pa
 from penstock.errors import ProtocolError
 from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk
 from penstock.state.keys.codec import KeyCodec
+from penstock.state.store.files import no_rest
 from penstock.state.store.manifest import (
     DeltaRef,
     Layout,
@@ -121,16 +122,18 @@ def compact(
     tag: str,
     check: Callable[[], None],
     least: int = LEAST_SNAPSHOT,
+    rest: Callable[[], None] = no_rest,
 ) -> Compacted:
     """Compact the files of these slots to version `upto`. Writes new files, and changes none.
 
-    `check` is called before each file is read or written, and may raise to cancel. The tag must be new.
+    `check` is called before each file is read or written, and may raise to cancel. `rest` is called between
+    small steps, and may wait: epochs are more urgent. The tag must be new.
     Slots are processed in groups, so that only a part of the state is in memory.
     """
     chain = store.chain(upto)
     files, deltas = chain.step(step), [ref for _, ref in chain.deltas(step)]
     todo = plan(files, deltas, slots, least)
-    work = _Work(store, step, codec, schema, upto, tag, check)
+    work = _Work(store, step, codec, schema, upto, tag, check, rest)
     changes: list[Ref] = [*deltas[::-1], *todo.runs[: todo.merged]]
     snapshots = {
         slot: ref for slot, ref in files.snapshots.items() if slot in set(todo.run.tolist())
@@ -159,6 +162,7 @@ class _Work:
     upto: int
     tag: str
     check: Callable[[], None]
+    rest: Callable[[], None]
     written: int = 0
     """Bytes of new files."""
     open: dict[str, SegmentFile] = field(default_factory=dict)
@@ -169,14 +173,18 @@ class _Work:
         rows = self._merged(refs, slots)
         here = fixed_values(one_chunk(rows.column(SLOT)))
         present = fixed_values(one_chunk(rows.column(PRESENT)))
-        rows = rows.filter(fixed_array(present | ~np.isin(here, lowest), pa.bool_()))
+        kept = present | ~np.isin(here, lowest)
+        if not kept.all():
+            rows = rows.filter(fixed_array(kept, pa.bool_()))
         return [self._wrote("runs", rows)] if rows.num_rows else []
 
     def snapshots(self, refs: Sequence[Ref], slots: Array) -> dict[int, SegmentRef]:
         """Write a snapshot of each slot that has entries."""
         rows = whole(self._merged(refs, slots))
         order = hash_order(fixed_values(one_chunk(rows.column(HASH))))
+        self.rest()
         rows = rows.take(fixed_array(order, pa.int64()))
+        self.rest()
         return {
             slot: self._wrote("snapshots", rows.slice(lo, hi - lo))
             for slot, lo, hi in stretches(fixed_values(one_chunk(rows.column(SLOT))))
@@ -193,13 +201,13 @@ class _Work:
                 self.check()
                 self.open[ref.file] = self.store.open_segment(ref, self.codec)
             segment = self.open[ref.file]
-            return fitting(segment.in_slots(slots), self.schema, segment.name)
+            return fitting(segment.in_slots(slots, self.rest), self.schema, segment.name)
         except SegmentGone as gone:
             raise self.store.lacks(ref.file) from gone
 
     def _wrote(self, kind: MergedKind, rows: pa.Table) -> SegmentRef:
         self.check()
-        ref = self.store.write_merged(kind, self.step, self.upto, self.tag, rows)
+        ref = self.store.write_merged(kind, self.step, self.upto, self.tag, rows, self.rest)
         self.written += ref.size
         return ref
 

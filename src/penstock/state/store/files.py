@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from penstock import faults
-from penstock.errors import SettingError, StoreError
+from penstock.errors import PenstockError, SettingError, StoreError
 from penstock.state.store.places import Place, open_filesystem, open_puts
 from penstock.state.store.s3 import PASSING, TROUBLES, hint_for
 
@@ -38,6 +38,9 @@ _FIRST_PAUSES_S = (0.5, 1.0, 2.0, 3.0)
 """Seconds between attempts to reach a store for the first time. Few, since its address may be wrong."""
 _AT_ONCE = 4 << 20
 """Bytes up to which a file is read in one request, rather than in pieces."""
+_SYNCED = 8 << 20
+"""Bytes of a large file that are written and synced at once, if its writer rests. Others that sync files
+meanwhile need not wait for more than this."""
 _LASTING = (errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
 _HINTS = {
     "read": "check the network and permissions, then restart the flow: it continues where it was",
@@ -53,6 +56,17 @@ _in_memory = threading.Lock()
 
 
 @dataclass(frozen=True)
+class PreparedFile:
+    """A file that was written and that nobody sees before it is published."""
+
+    name: str
+    """Path, relative to the root of the checkpoint."""
+    data: bytes
+    target: str | None
+    """Path of a temporary file with the data, which is durable; None if there is none."""
+
+
+@dataclass(frozen=True)
 class StoredFile:
     """A file of a checkpoint."""
 
@@ -65,6 +79,10 @@ class StoredFile:
 def sleep_about(pause_s: float) -> None:
     """Sleep for 0.5 to 1.5 times `pause_s` seconds, so that many waiting processes do not retry at once."""
     time.sleep(pause_s * random.uniform(0.5, 1.5))
+
+
+def no_rest() -> None:
+    """Do not rest: for work that somebody waits for."""
 
 
 class Files:
@@ -158,17 +176,53 @@ class Files:
 
         return self._patiently("read", name, work)
 
-    def write(self, name: str, data: bytes | pa.Buffer, *, durable: bool = True) -> None:
+    def write(
+        self,
+        name: str,
+        data: bytes | pa.Buffer,
+        *,
+        durable: bool = True,
+        rest: Callable[[], None] = no_rest,
+    ) -> None:
         """Write a file atomically: by rename, or by the object store's own atomic put.
 
-        A durable file survives a power failure once this returns.
+        A durable file survives a power failure once this returns. `rest` is called between pieces of a large
+        file on a local disk.
         """
 
         def work() -> None:
             faults.point("store.write", file=name)
-            self._replace(self._path(name), data, durable)
+            self._replace(self._path(name), data, durable, rest)
 
         self._patiently("write", name, work)
+
+    def prepare(self, name: str, data: bytes) -> PreparedFile:
+        """Do most of the work of a durable write ahead, if the store has renames and the disk allows it."""
+        target = None
+        if self._local:
+            with suppress(OSError):  # it is written, and the error told, when it is published
+                target = self._written(self._path(name), data, durable=True, rest=no_rest)
+        return PreparedFile(name, data, target)
+
+    def publish(self, file: PreparedFile) -> None:
+        """Write a prepared file, with the same result as `write`."""
+
+        def work() -> None:
+            faults.point("store.write", file=file.name)
+            path = self._path(file.name)
+            if file.target is None or not os.path.exists(file.target):
+                self._replace(path, file.data, durable=True)
+                return
+            self._fs.move(file.target, path)
+            _sync(os.path.dirname(path))
+
+        self._patiently("write", file.name, work)
+
+    def discard(self, file: PreparedFile) -> None:
+        """Remove what is left of a prepared file that will not be published."""
+        if file.target is not None:
+            with suppress(OSError):
+                os.remove(file.target)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Write a small file unless it exists, and return whether the file now has this content.
@@ -281,16 +335,24 @@ class Files:
         exists: bool = self._fs.get_file_info(self._path(name)).type != pafs.FileType.NotFound
         return exists
 
-    def _replace(self, path: str, data: bytes | pa.Buffer, durable: bool) -> None:
+    def _replace(
+        self,
+        path: str,
+        data: bytes | pa.Buffer,
+        durable: bool,
+        rest: Callable[[], None] = no_rest,
+    ) -> None:
         if not self._renames:
             return self._put(path, data)
-        target = self._written(path, data, durable)
+        target = self._written(path, data, durable, rest)
         self._fs.move(target, path)
         if durable and self._local:
             _sync(os.path.dirname(path))
         return None
 
-    def _written(self, path: str, data: bytes | pa.Buffer, durable: bool) -> str:
+    def _written(
+        self, path: str, data: bytes | pa.Buffer, durable: bool, rest: Callable[[], None]
+    ) -> str:
         """Write a temporary file beside `path`, and return its path."""
         folder, name = os.path.split(path)
         target = f"{folder}/{self._mark}{name}.{os.getpid()}-{next(_numbers)}.tmp"
@@ -298,11 +360,11 @@ class Files:
             self._settle_folder(folder)
         try:
             try:
-                self._put(target, data, durable)
+                self._put(target, data, durable, rest=rest)
             except FileNotFoundError:
                 self._fs.create_dir(folder, recursive=True)
-                self._put(target, data, durable)
-        except OSError:
+                self._put(target, data, durable, rest=rest)
+        except (OSError, PenstockError):
             with suppress(OSError):
                 self._fs.delete_file(target)  # incomplete, on a disk that may be full
             raise
@@ -314,6 +376,7 @@ class Files:
         data: bytes | pa.Buffer,
         durable: bool = False,
         alone: bool = False,
+        rest: Callable[[], None] = no_rest,
     ) -> None:
         if not self._local:
             with self._fs.open_output_stream(path) as stream:
@@ -324,7 +387,11 @@ class Files:
         try:
             left = memoryview(data)
             while len(left):
-                left = left[os.write(file, left) :]
+                left = left[os.write(file, left[:_SYNCED]) :]
+                if rest is not no_rest and len(left):
+                    if durable:
+                        os.fdatasync(file)
+                    rest()
             if durable:
                 os.fsync(file)
         finally:

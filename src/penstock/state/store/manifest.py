@@ -52,6 +52,8 @@ class DeltaRef:
     """Checksum of the segment; None for a file of format 1."""
     slots: str = ""
     """Slots that it has rows of, packed; "" (unknown) for a file of format 1."""
+    away: bool = False
+    """Whether it has changes of slots that left their host in a live epoch. They come before all others."""
 
 
 @dataclass(frozen=True)
@@ -211,11 +213,21 @@ def checked(value: Manifest | Layout) -> bytes:
     """Encode a manifest or layout as JSON with a format number and a checksum.
 
     The checksum is that of the fields as Python's `json` module writes them, in all formats and releases.
+    Fields that came later are written only where they say something.
     """
     facts = codec.to_plain(value)
+    for plain, later in (*_each(facts, "deltas", "away"), *_each(facts, "routes", "splits")):
+        if not plain.get(later):
+            plain.pop(later, None)
     text = json.dumps({name: fact for name, fact in facts.items() if fact is not None})
     head = json.dumps({"format": FORMAT, "checksum": zlib.crc32(text.encode())})
     return f"{head[:-1]}, {text[1:]}".encode()
+
+
+def _each(facts: dict[str, Any], name: str, later: str) -> list[tuple[dict[str, Any], str]]:
+    """All values of a field that is a list or a dict of values, each with the name of a later field."""
+    held = facts.get(name) or ()
+    return [(plain, later) for plain in (held.values() if isinstance(held, dict) else held)]
 
 
 def from_checked(facts: dict[str, Any], name: str, kind: type[T]) -> T:

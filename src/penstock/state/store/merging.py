@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import CheckpointError
-from penstock.state.arrays import Array, fixed_array, with_room
+from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk, with_room
 from penstock.state.keys.codec import KeyCodec
 from penstock.state.keys.index import key_index
 from penstock.state.store.blocks import stored_keys
@@ -57,9 +57,15 @@ class Newest:
 
     def table(self) -> pa.Table:
         """The rows, one per key; still a patch if no complete row of its key was added."""
+        rows = _joined([table for _, table in self._parts], self._schema)
         if not self._patches or len(self._parts) < 2:
-            return _joined([table for _, table in self._parts], self._schema)
-        counts = np.bincount(np.concatenate([numbers for numbers, _ in self._parts]))
+            return rows
+        numbers = np.concatenate([numbers for numbers, _ in self._parts])
+        counts = np.bincount(numbers)
+        if counts.max() == 1:
+            return rows
+        if not patches.has_parts(self._schema):
+            return patches.with_older_values(rows, numbers)
         once, several = [], None
         for numbers, table in self._parts:
             single = counts[numbers] == 1
@@ -81,7 +87,9 @@ def newest(tables: Iterable[pa.Table], schema: pa.Schema, codec: KeyCodec) -> pa
 
 def whole(table: pa.Table) -> pa.Table:
     """The entries that are present, complete. A patch without an older row is applied to an empty one."""
-    table = table.filter(table.column(PRESENT))
+    present = fixed_values(one_chunk(table.column(PRESENT)))
+    if not present.all():
+        table = table.filter(fixed_array(present, pa.bool_()))
     if not patches.has_patches(table.schema):
         return table
     open = patches.unresolved(table)

@@ -2,7 +2,8 @@
 
 A segment is an Arrow IPC file whose rows are sorted by key hash, and so also by slot, divided into blocks
 of about 128 kB. Its schema contains an index of the blocks: the size, the first hash and the checksum of
-each. So a key is found by reading a single block.
+each. So a key is found by reading a single block. If rows are large, the schema also contains all hashes.
+Then no block is read for a key that is not in the file.
 
 The checksum of a segment covers the index and all other bytes outside blocks. It is stored in the manifest
 or layout that names the file. Together, the checksums cover every bit of a file: damage is detected when
@@ -22,6 +23,7 @@ the damaged part is used.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -33,6 +35,7 @@ from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk, r
 from penstock.state.keys.codec import KeyCodec, Keys
 from penstock.state.store import segment_kernels as kernels
 from penstock.state.store.blocks import (
+    HASHES,
     INDEX,
     Blocks,
     SegmentGone,
@@ -40,33 +43,48 @@ from penstock.state.store.blocks import (
     frame_checksum,
     header_size,
 )
-from penstock.state.store.files import Bytes
+from penstock.state.store.files import Bytes, no_rest
 from penstock.state.table.table import HASH, KEY, SLOT
 
 _BLOCK_BYTES, _BLOCK_ROWS = 1 << 17, 1 << 16
 """Approximate bytes, and maximum rows, of a block. Reading one entry reads and checks a whole block, so small
 blocks speed up lookups of large entries. They do not measurably slow down writing."""
+_LARGE_ROW = 1024
+"""Average bytes of a row from which the schema contains all hashes. Arrow writes a schema twice, so they are
+at most 2 % of the file."""
 
 
-def write_segment(table: pa.Table) -> tuple[pa.Buffer, int]:
-    """Convert a table with a hash column to the bytes of a segment, and return them with their checksum."""
+def write_segment(table: pa.Table, rest: Callable[[], None] = no_rest) -> tuple[pa.Buffer, int]:
+    """Convert a table with a hash column to the bytes of a segment, and return them with their checksum.
+
+    `rest` is called after each block.
+    """
     batch = _by_hash(table)
     hashes, slots = (fixed_values(batch.column(name)) for name in (HASH, SLOT))
     cuts = _cuts(hashes, batch.nbytes)
     parts = [batch.slice(lo, hi - lo) for lo, hi in pairwise(cuts)]
-    messages = [part.serialize() for part in parts]
+    sizes, checksums = [], []
+    for part in parts:
+        message = part.serialize()
+        sizes.append(message.size)
+        checksums.append(zlib.crc32(message))
+        rest()
     index = {
         "rows": [part.num_rows for part in parts],
         "hashes": hashes[cuts[:-1]].tolist(),
         "slots": slots[cuts[:-1]].tolist(),
-        "sizes": [message.size for message in messages],
-        "checksums": [zlib.crc32(message) for message in messages],
+        "sizes": sizes,
+        "checksums": checksums,
     }
     sink = pa.BufferOutputStream()
-    schema = batch.schema.with_metadata({INDEX: encode(index)})
+    metadata = {INDEX: encode(index)}
+    if batch.nbytes >= _LARGE_ROW * max(1, batch.num_rows):
+        metadata[HASHES] = hashes.tobytes()
+    schema = batch.schema.with_metadata(metadata)
     with pa.ipc.new_file(sink, schema) as writer:
         for part in parts:
             writer.write_batch(part)
+            rest()
     data = sink.getvalue()
     return data, frame_checksum(data, header_size(data), sum(index["sizes"]))
 
@@ -100,7 +118,7 @@ class SegmentFile:
                 data, checksum = _indexed(data, codec)
                 return SegmentFile.open(data, name, codec, checksum)
             index = decode(packed, dict[str, list[int]])
-            blocks = Blocks(data, name, schema.remove_metadata(), codec, head, index)
+            blocks = Blocks(data, name, schema, codec, head, index)
             actual = frame_checksum(data, head, sum(index["sizes"]))
         except FileNotFoundError as gone:
             raise SegmentGone(name) from gone
@@ -132,7 +150,10 @@ class SegmentFile:
 
         `which` are the positions in `keys` to search for, sorted by hash.
         """
-        hashes = keys.hashes[which]
+        hashes, known = keys.hashes[which], self._blocks.all_hashes
+        if known is not None and len(known):
+            near = known[np.minimum(np.searchsorted(known, hashes), len(known) - 1)] == hashes
+            which, hashes = which[near], hashes[near]
         blocks = np.searchsorted(self._blocks.hashes, hashes, side="right") - 1
         positions, rows = [], []
         for block, lo, hi in stretches(blocks):
@@ -161,8 +182,11 @@ class SegmentFile:
             parts.append(self._blocks.read(block).rows.slice(lo, stop - first - lo))
         return pa.Table.from_batches(parts, self.schema)
 
-    def in_slots(self, slots: Array) -> pa.Table:
-        """The rows of these slots, which must be ascending."""
+    def in_slots(self, slots: Array, rest: Callable[[], None] = no_rest) -> pa.Table:
+        """The rows of these slots, which must be ascending. `rest` is called after each block.
+
+        It reads much and each block once, so the cache of blocks is left to lookups.
+        """
         parts = []
         last = len(self._ends) - 1
         for block in range(len(self._ends)):
@@ -170,12 +194,13 @@ class SegmentFile:
             near = np.searchsorted(slots, least)
             if near == len(slots) or (block < last and slots[near] > most):
                 continue
-            rows = self._blocks.read(block).rows
+            rows = self._blocks.rows_of(block)
             held = fixed_values(rows.column(SLOT))
             wanted = slots.astype(np.int32)
             starts = np.searchsorted(held, wanted)
             counts = np.searchsorted(held, wanted, side="right") - starts
             parts.append(take_rows(rows, ranges(starts, counts)))
+            rest()
         return pa.Table.from_batches(parts, self.schema)
 
     def span(self, slot: int) -> tuple[int, int]:

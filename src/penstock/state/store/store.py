@@ -11,6 +11,7 @@
     <root>/dead_letters/<epochs>.jsonl        rows set aside in one or more epochs (see `dead_letters`)
     <root>/journal/<time>-<number>.jsonl      decisions and actions of the control plane
     <root>/events/<start>/<number>.jsonl-gz   its input events, for `simulate --replay`
+    <root>/moments/<start>/<number>.jsonl-gz  the query in each second, for `penstock dashboard` and `report`
     <root>/begun.json                         time of the current epoch, if its sink takes epochs once
     <root>/pace.json                          duration of epochs, if the SLA bounds what they read
     <root>/control.json                       address of the query that runs on this checkpoint
@@ -38,7 +39,7 @@ from penstock.state.arrays import fixed_values, one_chunk
 from penstock.state.keys.codec import KeyCodec
 from penstock.state.store import ownership
 from penstock.state.store.blocks import SegmentGone, damaged
-from penstock.state.store.files import Files, sleep_about
+from penstock.state.store.files import Files, PreparedFile, no_rest, sleep_about
 from penstock.state.store.manifest import (
     FORMAT,
     READABLE,
@@ -188,11 +189,17 @@ class Store:
         return DeltaRef(step, host, name, table.num_rows, data.size, checksum, slots)
 
     def write_merged(
-        self, kind: MergedKind, step: str, version: int, tag: str, table: pa.Table
+        self,
+        kind: MergedKind,
+        step: str,
+        version: int,
+        tag: str,
+        table: pa.Table,
+        rest: Callable[[], None] = no_rest,
     ) -> SegmentRef:
         """Write a run, or the entries of one slot as its snapshot. There must be at least one row.
 
-        The tag makes the name unique.
+        The tag makes the name unique. `rest` is called between small steps.
         """
         slots = np.unique(fixed_values(one_chunk(table.column(SLOT))))
         name = f"{kind}/{step}/{version:012d}-{tag}-{slots[0]}.arrow"
@@ -200,8 +207,8 @@ class Store:
             raise ProtocolError(
                 f"{name} of {self.uri} already exists", hint="use a new tag for every compaction"
             )
-        data, checksum = write_segment(table)
-        self.files.write(name, data)
+        data, checksum = write_segment(table, rest)
+        self.files.write(name, data, rest=rest)
         packed = pack_slots(slots)
         return SegmentRef(
             step, name, table.num_rows, data.size, checksum, packed, len(slots), version
@@ -226,6 +233,16 @@ class Store:
         """Commit an epoch by writing its manifest atomically."""
         self.must_own()
         self.files.write(ownership.manifest_file(manifest.epoch, self.owner), checked(manifest))
+
+    def prepare_manifest(self, manifest: Manifest) -> PreparedFile:
+        """Write the manifest of an epoch ahead. Nobody sees it, and it commits nothing."""
+        name = ownership.manifest_file(manifest.epoch, self.owner)
+        return self.files.prepare(name, checked(manifest))
+
+    def publish_manifest(self, manifest: PreparedFile) -> None:
+        """Commit an epoch whose manifest was prepared."""
+        self.must_own()
+        self.files.publish(manifest)
 
     def read_manifest(self, epoch: int, files: dict[int, str] | None = None) -> Manifest | None:
         """The manifest of an epoch; None if there is none. Passing the `files` of `manifest_files` saves a

@@ -171,3 +171,13 @@ def total(cells):  # type: ignore[no-untyped-def]
     for i in range(len(cells)):
         rows += cells[i, 1]
     return rows
+
+
+@njit(cache=True, nogil=True)
+def list_runs(cells, numbers):  # type: ignore[no-untyped-def]
+    """List the numbers of runs one after the other. A cell is (first number + 1, length of the run)."""
+    at = 0
+    for i in range(len(cells)):
+        for number in range(cells[i, 0] - 1, cells[i, 0] - 1 + cells[i, 1]):
+            numbers[at] = number
+            at += 1

@@ -18,7 +18,7 @@ the table's log. Rows that no cell refers to stay until `tidy`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,7 +59,9 @@ class BagColumn(PatchableColumn):
     def to_arrow(self, values: Array, valid: Array | None = None) -> pa.Array:
         return self.bags.lists(values, np.ones(len(values), np.bool_) if valid is None else valid)
 
-    def delta_arrays(self, values: Array, present: Array, entries: Array) -> list[pa.Array]:
+    def delta_arrays(
+        self, values: Array, present: Array, entries: Array, at_cut: Callable[[], Array]
+    ) -> list[pa.Array]:
         gone, skip = self.bags.changes(values, entries)
         patch = skip > 0
         return [

@@ -27,7 +27,13 @@ from penstock.state.arrays import (
     physical,
     valid_mask,
 )
-from penstock.state.table.patches import patch_fields, whole_companions
+from penstock.state.table.patches import (
+    LARGE,
+    patch_fields,
+    same_fields,
+    whole_companion,
+    whole_companions,
+)
 
 
 @dataclass(frozen=True)
@@ -68,8 +74,11 @@ class Column:
         """Complete values of entries, one array for each of `fields`."""
         return [self.to_arrow(values, present)]
 
-    def delta_arrays(self, values: Array, present: Array, entries: Array) -> list[pa.Array]:
-        """Changes in these entries since the last cut, one array for each of `fields`."""
+    def delta_arrays(
+        self, values: Array, present: Array, entries: Array, at_cut: Callable[[], Array]
+    ) -> list[pa.Array]:
+        """Changes in these entries since the last cut, one array for each of `fields`. `at_cut` returns their
+        values at that cut."""
         return self.to_arrays(values, present)
 
     def began(self) -> None:
@@ -136,6 +145,11 @@ class Column:
         values[~valid] = 0
         return values
 
+    def renewed(self, column: pa.Array | pa.ChunkedArray) -> Array:
+        """Like `from_arrow`, for values that were changed elsewhere since the last cut: the next delta must
+        have them as a whole."""
+        return self.from_arrow(column)
+
 
 @dataclass(frozen=True)
 class PatchableColumn(Column):
@@ -147,3 +161,27 @@ class PatchableColumn(Column):
 
     def to_arrays(self, values: Array, present: Array) -> list[pa.Array]:
         return [self.to_arrow(values, present), *whole_companions(self.fields, present)]
+
+
+@dataclass(frozen=True)
+class TextColumn(Column):
+    """A column of text or bytes. A delta leaves out large values that have not changed (see `patches`)."""
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        return same_fields(self.name, self.type)
+
+    def to_arrays(self, values: Array, present: Array) -> list[pa.Array]:
+        return [self.to_arrow(values, present), whole_companion(present)]
+
+    def delta_arrays(
+        self, values: Array, present: Array, entries: Array, at_cut: Callable[[], Array]
+    ) -> list[pa.Array]:
+        if not any(value is not None and len(value) >= LARGE for value in values):
+            return self.to_arrays(values, present)
+        pairs = zip(values, at_cut(), strict=True)
+        same = np.fromiter(
+            (new is not None and len(new) >= LARGE and new == old for new, old in pairs), np.bool_
+        )
+        values[same] = None
+        return [self.to_arrow(values, present), fixed_array(same, pa.bool_(), present)]

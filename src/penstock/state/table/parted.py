@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk
 from penstock.state.keys.codec import KeyCodec, Keys, slots_of
+from penstock.state.keys.slot_map import SlotMap
 from penstock.state.table.table import (
     SLOT,
     ColumnTable,
@@ -162,7 +163,20 @@ class PartedTable:
             for part in sorted({*rows, *places})
         )
 
+    def put(self, table: pa.Table) -> None:
+        for part, rows in self._rows_by_part(table):
+            self.parts[part].put(rows)
+
     # -- slots come and go
+
+    @property
+    def slot_map(self) -> SlotMap:
+        return self.parts[0].slot_map
+
+    def split(self, slot_map: SlotMap) -> None:
+        """Find entries by other slots from now on. A part has whole hash slots, with all their splits."""
+        for part in self.parts:
+            part.split(slot_map)
 
     def give_away(self, slots: Array) -> None:
         self._each(lambda part: part.give_away(slots))

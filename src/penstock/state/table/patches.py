@@ -1,4 +1,4 @@
-"""Patches: partial rows in a delta, for maps and lists of which only a part has changed.
+"""Patches: partial rows in a delta, for maps, lists and large values of which only a part has changed.
 
 A map or list column `c` has two companion columns in files. `c~patch` says that a row has only the changes,
 and `c~gone` what was removed. A patch is applied to an older row of the same key as follows:
@@ -12,6 +12,9 @@ and `c~gone` what was removed. A patch is applied to an older row of the same ke
 
 A key that was removed and added again is in both columns, so that it becomes the last of the map, as in
 memory. A patch applied to a patch is again a patch, so files can be merged before the complete row is read.
+
+A field `v.f` of text or bytes has one companion, `v.__same~f`. Where it is true, the value is left out,
+because it is that of the older row.
 """
 
 from __future__ import annotations
@@ -33,9 +36,12 @@ from penstock.state.arrays import (
 )
 
 PATCH, GONE = "~patch", "~gone"
+_SAME = "__same~"
 _PRESENT = "__present"
 SMALL = 16
 """Number of elements up to which a map or list is always written as a whole, to spare readers the folding."""
+LARGE = 256
+"""Characters or bytes from which a value that has not changed is left out."""
 
 
 def patch_fields(name: str, type: pa.DataType) -> list[pa.Field]:
@@ -48,9 +54,34 @@ def patch_fields(name: str, type: pa.DataType) -> list[pa.Field]:
     return [pa.field(name, type), pa.field(name + PATCH, pa.bool_()), pa.field(name + GONE, gone)]
 
 
+def same_fields(name: str, type: pa.DataType) -> list[pa.Field]:
+    """The fields of a column of text or bytes and its companion column.
+
+    >>> [field.name for field in same_fields("photo.bytes", pa.binary())]
+    ['photo.bytes', 'photo.__same~bytes']
+    """
+    variable, _, field = name.partition(".")
+    return [pa.field(name, type), pa.field(f"{variable}.{_SAME}{field}", pa.bool_())]
+
+
+def same_companions(names: Sequence[str]) -> dict[str, str]:
+    """Columns of text or bytes among these -> their companions."""
+    split = ((name, name.partition(".")) for name in names)
+    return {
+        f"{variable}.{rest.removeprefix(_SAME)}": name
+        for name, (variable, _, rest) in split
+        if rest.startswith(_SAME)
+    }
+
+
+def has_parts(schema: pa.Schema) -> bool:
+    """Whether rows of this schema may have only a part of a map or list."""
+    return bool(_patched(schema))
+
+
 def has_patches(schema: pa.Schema) -> bool:
     """Whether rows of this schema may be patches."""
-    return bool(_patched(schema))
+    return has_parts(schema) or bool(same_companions(schema.names))
 
 
 def unresolved(table: pa.Table) -> Array:
@@ -58,6 +89,8 @@ def unresolved(table: pa.Table) -> Array:
     mask = np.zeros(table.num_rows, np.bool_)
     for name in _patched(table.schema):
         mask |= _true(table, name + PATCH)
+    for same in same_companions(table.schema.names).values():
+        mask |= _true(table, same)
     return mask
 
 
@@ -85,7 +118,43 @@ def fold(older: pa.Table, newer: pa.Table) -> pa.Table:
         arrays = _folded(before, _Parts(newer, name, rows, np.ones(len(rows), np.bool_)))
         for companion, array in zip((name, name + PATCH, name + GONE), arrays, strict=True):
             folded = _replaced(folded, companion, rows, array)
+    for name, same in same_companions(newer.schema.names).items():
+        rows = np.flatnonzero(_true(newer, same) & _true(newer, _PRESENT))
+        if len(rows):
+            taken = fixed_array(rows, pa.int64())
+            folded = _replaced(folded, name, rows, one_chunk(older.column(name)).take(taken))
+            still = fixed_array(_true(older, same)[rows], pa.bool_())
+            folded = _replaced(folded, same, rows, still)
     return folded
+
+
+def with_older_values(rows: pa.Table, numbers: Array) -> pa.Table:
+    """The first of the rows of each number, with values that it leaves out from the first row that has them.
+
+    Rows are sorted from new to old. This is `fold` for rows without maps and lists, and for any number of
+    older rows at once.
+    """
+    first = _first(numbers, np.arange(rows.num_rows))
+    chosen = first[first >= 0]
+    table = rows.take(fixed_array(chosen, pa.int64()))
+    for name, same in same_companions(rows.schema.names).items():
+        source = _first(numbers, np.flatnonzero(~_true(rows, same)))[numbers[chosen]]
+        open = source < 0
+        taken = fixed_array(np.where(open, chosen, source), pa.int64())
+        for column, array in (
+            (name, rows.column(name).take(taken)),
+            (same, fixed_array(open, pa.bool_(), _true(table, _PRESENT))),
+        ):
+            at = rows.schema.get_field_index(column)
+            table = table.set_column(at, rows.schema.field(at), array)
+    return table
+
+
+def _first(numbers: Array, rows: Array) -> Array:
+    """Number -> the first of these rows that has it; -1 if none has."""
+    first = np.full(int(numbers.max()) + 1, -1, np.int64)
+    first[numbers[rows[::-1]]] = rows[::-1]
+    return first
 
 
 def completed(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -99,13 +168,22 @@ def completed(table: pa.Table, schema: pa.Schema) -> pa.Table:
         for at, (field, array) in enumerate(zip(fields[1:], arrays, strict=True), 1):
             if field.name not in names:
                 table = table.add_column(names.index(name) + at, field, array)
+    for name, same in same_companions(schema.names).items():
+        names = table.schema.names
+        if name in names and same not in names:
+            none = whole_companion(_true(table, _PRESENT))
+            table = table.add_column(names.index(name) + 1, schema.field(same), none)
     return table
 
 
 def whole_companions(fields: Sequence[pa.Field], present: Array) -> list[pa.Array]:
     """Companion columns for complete rows. `fields` are those of `patch_fields`."""
-    none = np.zeros(len(present), np.bool_)
-    return [fixed_array(none, pa.bool_(), present), pa.nulls(len(present), fields[2].type)]
+    return [whole_companion(present), pa.nulls(len(present), fields[2].type)]
+
+
+def whole_companion(present: Array) -> pa.Array:
+    """A companion column that says that rows are complete."""
+    return fixed_array(np.zeros(len(present), np.bool_), pa.bool_(), present)
 
 
 def _patched(schema: pa.Schema) -> list[str]:

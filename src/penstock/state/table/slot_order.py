@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.state.arrays import Array, ranges
-from penstock.state.keys.codec import slots_of
 from penstock.state.keys.index import KeyIndex
+from penstock.state.keys.slot_map import SlotMap
 
 _FEW = 1 << 16
 """Number of unsorted entries to scan before all are sorted again."""
@@ -17,20 +17,20 @@ class SlotOrder:
 
     >>> from penstock.state.keys.codec import int_keys
     >>> from penstock.state.keys.index import key_index
-    >>> index, order = key_index("int"), SlotOrder(slots=2)
+    >>> index, order = key_index("int"), SlotOrder(SlotMap(2))
     >>> keys = int_keys(np.arange(4))
     >>> entries = index.upsert(keys)
-    >>> wanted = slots_of(keys.hashes, 2) == 1
+    >>> wanted = SlotMap(2).of(keys.hashes) == 1
     >>> order.entries(np.array([1]), index, 0).tolist() == entries[wanted].tolist()
     True
     """
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: SlotMap) -> None:
         self._slots = slots
         self._size = 0
         """Number of entries, from entry 0 on, that are sorted."""
         self._order = np.zeros(0, np.int32)
-        self._ends = np.zeros(slots + 1, np.int64)
+        self._ends = np.zeros(slots.count + 1, np.int64)
         """Start of each slot's entries in `_order`, and the end of the last one."""
         self._renumberings = -1
 
@@ -52,14 +52,14 @@ class SlotOrder:
             self._renumberings = renumberings
         ordered = self._order[ranges(self._ends[slots], self._ends[slots + 1] - self._ends[slots])]
         ordered = ordered[ordered < self._size].astype(np.int64)
-        wanted = np.zeros(self._slots, np.bool_)
+        wanted = np.zeros(self._slots.count, np.bool_)
         wanted[slots] = True
-        late = wanted[slots_of(index.hashes(slice(self._size, index.size)), self._slots)]
+        late = wanted[self._slots.of(index.hashes(slice(self._size, index.size)))]
         return np.concatenate([np.sort(ordered), self._size + np.flatnonzero(late)])
 
     def _put_in_order(self, index: KeyIndex) -> None:
-        slots = slots_of(index.hashes(slice(index.size)), self._slots)
-        small = slots.astype(np.uint16) if self._slots <= 1 << 16 else slots  # radix-sorted
+        slots = self._slots.of(index.hashes(slice(index.size)))
+        small = slots.astype(np.uint16) if self._slots.count <= 1 << 16 else slots  # radix-sorted
         self._order = np.argsort(small, kind="stable").astype(np.int32)
-        self._ends[1:] = np.cumsum(np.bincount(slots, minlength=self._slots))
+        self._ends[1:] = np.cumsum(np.bincount(slots, minlength=self._slots.count))
         self._size = index.size

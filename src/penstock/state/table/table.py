@@ -38,6 +38,7 @@ from penstock.errors import CheckpointError, ProtocolError
 from penstock.state.arrays import Array, fixed_array, grown, indices
 from penstock.state.keys.codec import KeyCodec, Keys, slots_of
 from penstock.state.keys.index import key_index
+from penstock.state.keys.slot_map import SlotMap
 from penstock.state.table import kernels
 from penstock.state.table.columns import Column
 from penstock.state.table.slot_order import SlotOrder
@@ -100,7 +101,9 @@ class ColumnTable:
         self._log, self._spare = UndoLog(self.columns), UndoLog(self.columns)
         self._epochs = [_Epoch(UndoLog(self.columns), 0)]
         """Epochs that are not durable, oldest first. The last one is the current epoch."""
-        self._by_slot = SlotOrder(slots)
+        self.slot_map = SlotMap(slots)
+        """The slots by which entries are found, given away and dropped. Files have hash slots only."""
+        self._by_slot = SlotOrder(self.slot_map)
         self._away = np.zeros(slots, np.bool_)
 
     # -- reading and changing entries
@@ -275,7 +278,13 @@ class ColumnTable:
             entries = np.concatenate([log.entries[: log.size], entries])
         if slots is not None:
             entries = entries[self._in(slots, entries)]
-        return self._rows(entries, lambda c, *cells: c.delta_arrays(*cells, entries))
+
+        def changes(column: Column, values: Array, present: Array) -> list[pa.Array]:
+            return column.delta_arrays(
+                values, present, entries, lambda: self.at_cut(column.name, entries)
+            )
+
+        return self._rows(entries, changes)
 
     def export(self, entries: Array) -> pa.Table:
         """All values of these entries, in the format of a delta."""
@@ -323,6 +332,17 @@ class ColumnTable:
             self._epochs[0].size = self._index.size
         return self._index.size - before
 
+    def put(self, table: pa.Table) -> None:
+        """Replace entries by these complete rows, one per key, as an operator would in the current round:
+        they are touched, in the next delta, and undone with the round. A row that is not present removes
+        its entry."""
+        self._check(table)
+        entries = self.upsert(self.codec.from_storage(table.column(KEY)))
+        for column in self.columns:
+            self._values[column.name][entries] = column.renewed(table.column(column.name))
+        present = Column(PRESENT, pa.bool_()).from_arrow(table.column(PRESENT))
+        self.remove(entries[~present])
+
     def _rows(self, entries: Array, arrays_of: Callable[..., list[pa.Array]]) -> pa.Table:
         hashes = self._index.hashes(entries)
         present = self.present(entries)
@@ -362,9 +382,9 @@ class ColumnTable:
 
     def count_in(self, slots: Array) -> int:
         """Number of present entries in these slots. Five times as fast as `entries_in`."""
-        size, wanted = self._index.size, np.zeros(self.slots, np.bool_)
+        size, wanted = self._index.size, np.zeros(self.slot_map.count, np.bool_)
         wanted[slots] = True
-        inside = wanted[slots_of(self._index.hashes(slice(size)), self.slots)]
+        inside = wanted[self.slot_map.of(self._index.hashes(slice(size)))]
         return int(np.count_nonzero(inside & ((self._marks[:size] & kernels.PRESENT) != 0)))
 
     def least(self, name: str, above: int = 0, entries: Array | None = None) -> int | None:
@@ -375,14 +395,19 @@ class ColumnTable:
 
     def give_away(self, slots: Array) -> None:
         """Mark the entries of these slots, and of no others, as a copy for their new owner to read."""
-        self._away = np.zeros(self.slots, np.bool_)
+        self._away = np.zeros(self.slot_map.count, np.bool_)
         self._away[slots] = True
+
+    def split(self, slot_map: SlotMap) -> None:
+        """Find entries by other slots from now on. Call `give_away` next."""
+        self.slot_map, self._by_slot = slot_map, SlotOrder(slot_map)
+        self.give_away(np.zeros(0, np.int64))
 
     def own(self, entries: Array) -> Array:
         """Those of these entries whose slot was not given away."""
         if not self._away.any() or not len(entries):
             return entries
-        return entries[~self._away[slots_of(self._index.hashes(entries), self.slots)]]
+        return entries[~self._away[self.slot_map.of(self._index.hashes(entries))]]
 
     def drop(self, slots: Array) -> None:
         """Remove everything of these slots, which have moved away, including what a rollback would restore.
@@ -414,11 +439,12 @@ class ColumnTable:
         self._begin_round()
         return before - self._present
 
-    def held(self, name: str) -> list[Array]:
-        """All values of a column, for changes in place between rounds: those of entries, and the old ones
-        that a rollback would restore."""
-        logged = (epoch.log.values(name) for epoch in self._epochs if epoch.log.size)
-        return [self.column(name), *logged]
+    def held(self, name: str, within_round: bool = False) -> list[Array]:
+        """All values of a column, for changes in place: those of entries, and the old ones that a rollback
+        would restore. With `within_round`, also those that undoing the current round would restore; without
+        it, call this between rounds only."""
+        logs = [epoch.log for epoch in self._epochs] + [self._log] * within_round
+        return [self.column(name), *(log.values(name) for log in logs if log.size)]
 
     @property
     def nbytes(self) -> int:
@@ -439,9 +465,9 @@ class ColumnTable:
         return np.arange(self._index.size)
 
     def _in(self, slots: Array, entries: Array) -> Array:
-        wanted = np.zeros(self.slots, np.bool_)
+        wanted = np.zeros(self.slot_map.count, np.bool_)
         wanted[slots] = True
-        mask: Array = wanted[slots_of(self._index.hashes(entries), self.slots)]
+        mask: Array = wanted[self.slot_map.of(self._index.hashes(entries))]
         return mask
 
     @property

@@ -130,6 +130,10 @@ class ListCell:
             return None
         return added, self._start - shared.start
 
+    def renew(self, cuts: Cuts) -> None:
+        """Make the next delta have the whole list: it came from elsewhere since the last cut."""
+        self._shared.born = cuts.count
+
     def close(self) -> ListCell:
         """End the call. Does nothing, since the cell is immutable."""
         return self
@@ -292,6 +296,10 @@ class MapCell:
             cell.remove(over, cuts)
         cell.ends = min(end for _, end in cell.pairs.values())
         return cell
+
+    def renew(self, cuts: Cuts) -> None:
+        """Make the next delta have the whole map: it came from elsewhere since the last cut."""
+        self._shared.changes.born = cuts.count
 
     def close(self) -> MapCell:
         """End the call. The cell does not change any more."""

@@ -32,7 +32,9 @@ class _CellColumn(PatchableColumn):
         cells = [None if cell is None else cell.whole for cell in values.tolist()]
         return pa.array(cells, self.type)
 
-    def delta_arrays(self, values: Array, present: Array, entries: Array) -> list[pa.Array]:
+    def delta_arrays(
+        self, values: Array, present: Array, entries: Array, at_cut: Callable[[], Array]
+    ) -> list[pa.Array]:
         parts: list[Any] = []
         gone: list[Any] = []
         patched = np.zeros(len(values), np.bool_)
@@ -51,6 +53,13 @@ class _CellColumn(PatchableColumn):
             fixed_array(patched, patch_type, present),
             pa.array(gone, gone_type),
         ]
+
+    def renewed(self, column: pa.Array | pa.ChunkedArray) -> Array:
+        values = self.from_arrow(column)
+        for cell in values.tolist():
+            if cell is not None:
+                cell.renew(self.state.cuts)
+        return values
 
     def began(self) -> None:
         self.state.cuts.began()

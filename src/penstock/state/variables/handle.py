@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError
 from penstock.model import milliseconds
+from penstock.state.arrays import filled_values, fixed_array, fixed_values, one_chunk
 from penstock.state.keys.codec import KeyCodec
 from penstock.state.table.table import ColumnTable
 from penstock.state.variables.collection_state import ListState, MapState
@@ -38,14 +40,14 @@ class StateHandle:
     methods are for calls, and work on the state and timers of the call's key.
     """
 
-    def __init__(self, codec: KeyCodec, timers: bool) -> None:
-        self.cells = Cells(codec)
+    def __init__(self, codec: KeyCodec, timers: bool, by_batch: bool = False) -> None:
+        self.cells, self._by_batch = Cells(codec), by_batch
         self.timers = TimerQueue(self.cells) if timers else None
         self._states: dict[str, StateVariable] = {}
 
     def get_value_state(self, name: str, schema: Any, ttl: int | str | None = None) -> ValueState:
         """Declare a state of one row per key. If it is declared already, return it."""
-        state = ValueState(name, self.cells, _schema(name, schema), _ttl(ttl))
+        state = ValueState(name, self.cells, _schema(name, schema), _ttl(ttl), self._by_batch)
         return self._declare(state)
 
     def get_list_state(self, name: str, schema: Any, ttl: int | str | None = None) -> ListState:
@@ -72,29 +74,44 @@ class StateHandle:
         before its rows are processed. A timer that is already due fires when the next epoch opens.
         Registering the same time twice sets one timer.
         """
-        self._queue.register(expiry_ms, time)
+        (self.timers or self._queue).register(expiry_ms, time)
 
     def register_timers(
         self, batch: pa.RecordBatch, expiry_ms: pa.Array, time: TimeKind = "processing"
     ) -> None:
         """Set a timer for the key of each row, in `handle_batch`. A null expiry sets no timer."""
-        keys = self.cells.keys_of(batch)
-        groups, first = distinct(self.cells.codec, keys)
-        chosen = keys.take(first)
-        expiries = expiry_ms.to_pylist()
-        if len(expiries) != len(groups):
+        self._each(batch, expiry_ms, time, delete=False)
+
+    def delete_timers(
+        self, batch: pa.RecordBatch, expiry_ms: pa.Array, time: TimeKind = "processing"
+    ) -> None:
+        """Delete a timer of the key of each row, if it exists, in `handle_batch`. A null expiry deletes
+        none."""
+        self._each(batch, expiry_ms, time, delete=True)
+
+    def _each(self, batch: pa.RecordBatch, expiry_ms: Any, time: TimeKind, delete: bool) -> None:
+        cells, queue = self.cells, self._queue
+        keys, expiries = cells.keys_of(batch), one_chunk(expiry_ms)
+        if len(expiries) != len(keys):
             raise TypeError(
-                f"got {len(expiries)} expiries for {len(groups)} rows: pass one for each row"
+                f"got {len(expiries)} expiries for {len(keys)} rows: pass one for each row"
             )
-        with self.cells.work(chosen, self.cells.table.find(chosen)):
-            for group, expiry in zip(groups.tolist(), expiries, strict=True):
-                if expiry is not None:
-                    self.cells.begin(group)
-                    self._queue.register(expiry, time)
+        rows = np.flatnonzero(filled_values(expiries.is_valid()))
+        keys, times = keys.take(rows), expiries.take(fixed_array(rows, pa.int64())).cast(pa.int64())
+        left = queue.change_many(keys, fixed_values(times), time, delete)
+        if not len(left):
+            return
+        keys, change = keys.take(left), queue.delete if delete else queue.register
+        groups, first = distinct(cells.codec, keys)
+        chosen = keys.take(first)
+        with cells.work(chosen, cells.table.find(chosen)):
+            for group, row in zip(groups.tolist(), left.tolist(), strict=True):
+                cells.begin(group)
+                change(times[row].as_py(), time)
 
     def delete_timer(self, expiry_ms: int, time: TimeKind = "processing") -> None:
         """Delete a timer of the key, if it exists."""
-        self._queue.delete(expiry_ms, time)
+        (self.timers or self._queue).delete(expiry_ms, time)
 
     def list_timers(self, time: TimeKind = "processing") -> Iterator[int]:
         """Expiry times of the key's timers of a kind, in milliseconds, earliest first."""

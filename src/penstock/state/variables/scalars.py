@@ -100,10 +100,6 @@ WRITERS: dict[pa.DataType, Writer] = {
 }
 
 
-class NotPlain:
-    """A class without instances, which stands for types that need a full check."""
-
-
 PLAIN: dict[pa.DataType, type] = {
     **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), int),
     **dict.fromkeys((pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()), int),

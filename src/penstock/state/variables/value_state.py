@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from penstock.errors import FlowError
 from penstock.state.arrays import Array, fixed_array, fixed_values, physical, valid_mask
-from penstock.state.table.columns import Column
+from penstock.state.table.columns import Column, TextColumn
+from penstock.state.table.list_columns import ListColumn, ListPool, is_number_list
 from penstock.state.variables.values import Row, RowForm, in_type, python_values, reader
 from penstock.state.variables.variable import Cells, StateVariable, distinct
 
@@ -24,24 +25,45 @@ class ValueState(StateVariable):
 
     kind = "value"
 
-    def __init__(self, name: str, cells: Cells, schema: pa.Schema, ttl_ms: int | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        cells: Cells,
+        schema: pa.Schema,
+        ttl_ms: int | None,
+        by_batch: bool = False,
+    ) -> None:
+        """With `by_batch`, lists of numbers are stored without Python objects: `get_many` and `update_many`
+        copy arrays, without the GIL. `get` and `update` of one key are slower that way."""
         super().__init__(name, cells, ttl_ms, _bits_for(len(schema), name))
         self.schema = schema
-        self._form = RowForm(schema)
-        self._columns = [
-            Column(f"{name}.{field.name}", field.type, restore=reader(field.type))
-            for field in schema
-        ]
+        form = RowForm(schema)
+        self._read, self._write = form.read, form.write
+        self._columns = [_column(name, field, by_batch) for field in schema]
         self.columns += self._columns
 
-    def get(self) -> Row | None:
-        """The key's row, or None."""
-        cell = self.fetch()[self._cells.at]
-        return None if cell is None else self._form.read(cell)
+    def get(self, default: Any = None) -> Row | None:
+        """The key's row; if there is none, `default` as a row, or None."""
+        held = self._held
+        if held is None:
+            held = self.fetch()
+        cell = held[self._cells.at]
+        if cell is None:
+            return None if default is None else self._read(self._write(default))
+        return self._read(cell)
 
     def update(self, value: Any) -> None:
         """Set the key's row, from a tuple, a dict or a Row."""
-        self._replace(self._form.write(value))
+        # as in `_replace`, without a function call
+        cell, cells, held = self._write(value), self._cells, self._held
+        if held is None:
+            held = self.fetch()
+        at = cells.at
+        if self._call != cells.call:
+            self._changed.append(at)
+            self._before.append(held[at])
+            self._call = cells.call
+        held[at] = cell
 
     def get_many(self, batch: pa.RecordBatch) -> pa.StructArray:
         """The value of each row's key; null if the key has none."""
@@ -120,17 +142,44 @@ class ValueState(StateVariable):
             if physical(column.type) is not None:
                 valid = (bits & bits.dtype.type(2 << at)) == 0 if nulls else None
                 arrays.append(fixed_array(values, column.type, valid))
+            elif objects or isinstance(column, ListColumn):
+                arrays.append(column.to_arrow(values))
             else:
-                arrays.append(pa.array(values.tolist(), column.type) if objects else None)
+                arrays.append(None)
         return arrays
 
     def write(self, entries: Array, cells: list[Any]) -> None:
-        there = np.array([cell is not None for cell in cells])
-        if not there.all():
+        if not all(cells):
+            there = np.array([cell is not None for cell in cells])
             self._reset(entries[~there])
             entries, cells = entries[there], [cell for cell in cells if cell is not None]
         if cells:
             self._put(entries, list(zip(*cells, strict=True)))
+
+    def has_nulls(self, entries: Array) -> Array:
+        """A mask of the entries with a null in a field."""
+        nulls: Array = self._cells.table.column(self._bits)[entries] > 1
+        return nulls
+
+    def read_records(self, entries: Array, records: Array) -> None:
+        """Read fields of fixed width and no nulls into records: `there`, `changed`, f0, f1, ..."""
+        table = self._cells.table
+        records["there"] = self.present(entries) & ~self._expired(entries)
+        for at, column in enumerate(self._columns):
+            records[f"f{at}"] = table.column(column.name)[entries]
+
+    def write_records(self, entries: Array, records: Array) -> None:
+        """Write records to entries, which have been touched already."""
+        there = records["there"] != 0
+        if not there.all():
+            self._reset(entries[~there])
+            entries, records = entries[there], records[there]
+        table = self._cells.table
+        for at, column in enumerate(self._columns):
+            table.column(column.name)[entries] = records[f"f{at}"]
+        table.column(self._bits)[entries] = 1
+        if self.ttl_ms is not None:
+            table.column(self._expires)[entries] = self._cells.now_ms + self.ttl_ms
 
     def _put(self, entries: Array, values: list[Any]) -> None:
         """Write fields, from Arrow arrays or sequences of Python values.
@@ -144,6 +193,8 @@ class ValueState(StateVariable):
             if physical(column.type) is None:
                 if isinstance(field, pa.Array):
                     target[entries] = column.from_arrow(field)
+                elif isinstance(column, ListColumn):
+                    target[entries] = column.from_arrow(pa.array(field, column.type))
                 else:
                     target[entries] = np.fromiter(field, object, len(entries))
                 continue
@@ -156,11 +207,26 @@ class ValueState(StateVariable):
         table.column(self._bits)[entries] = bits
         if self.ttl_ms is not None:
             table.column(self._expires)[entries] = self._cells.now_ms + self.ttl_ms
+        self.tidy()
+
+    def tidy(self) -> None:
+        table = self._cells.table
+        for column in self._columns:
+            if isinstance(column, ListColumn) and column.pool.is_wasteful:
+                column.pool.gather(table.held(column.name, within_round=True))
 
     def _reset(self, entries: Array) -> None:
         table = self._cells.table
         for column in self.columns:
             table.column(column.name)[entries] = column.nothing
+
+
+def _column(state: str, field: pa.Field, by_batch: bool) -> Column:
+    name = f"{state}.{field.name}"
+    if by_batch and is_number_list(field.type):
+        return ListColumn(name, field.type, pool=ListPool(field.type.value_type))
+    is_text = pa.types.is_string(field.type) or pa.types.is_binary(field.type)
+    return (TextColumn if is_text else Column)(name, field.type, restore=reader(field.type))
 
 
 def _bits_for(fields: int, name: str) -> pa.DataType:

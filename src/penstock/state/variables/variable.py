@@ -3,15 +3,17 @@
 The keys of a channel are looked up in the table once. When user code first uses a variable, its cells (one
 per key) are read from its columns, for all keys together. They are Python values while user code runs.
 When all keys are done, the changed cells are written back together. Until then the table is unchanged, so
-that a failure only drops the cells. A journal of the cells that each call replaced allows undoing a single
-call.
+that a failure only drops the cells. Variables keep the cells that calls replaced, so that a single call can
+be undone.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,18 @@ from penstock.state.arrays import Array
 from penstock.state.keys.codec import KeyCodec, Keys
 from penstock.state.table.columns import Column
 from penstock.state.table.table import ColumnTable
+
+
+@dataclass(frozen=True)
+class Change:
+    """Changes of one variable, for some of the current keys."""
+
+    ats: Array
+    """Numbers of the keys."""
+    filled: Array
+    """A mask of the keys for which the variable is not empty now."""
+    write: Callable[[Array, Array], None]
+    """Writes to these entries the changes with these numbers, as indices of `ats`."""
 
 
 class Variable:
@@ -40,6 +54,9 @@ class Variable:
         self._cells = cells
         self._held: list[Any] | None = None
         self._call = -1
+        self._changed: list[int] = []
+        """Numbers of the keys whose cells calls have replaced, and in `_before` those cells."""
+        self._before: list[Any] = []
 
     def read(self, entries: Array) -> list[Any]:
         """Read the cells of these entries; None where a cell is empty or has expired."""
@@ -56,6 +73,9 @@ class Variable:
     def purge(self) -> Array:
         """Remove everything that has expired, and return the entries that changed."""
         return np.empty(0, np.int64)
+
+    def tidy(self) -> None:
+        """Release memory of values that are not needed any more, if that is worth it."""
 
     def next_end_ms(self) -> int:
         """A time in milliseconds before which no cell expires, valid right after `purge`, also for cells that
@@ -74,18 +94,39 @@ class Variable:
         if held is None:
             held = self.fetch()
         if self._call != cells.call:
-            cells.journal.append((self, cells.at, held[cells.at]))
+            self._changed.append(cells.at)
+            self._before.append(held[cells.at])
             self._call = cells.call
         held[cells.at] = cell
 
-    def restore(self, at: int, cell: Any) -> None:
-        """Restore a cell that a call replaced."""
-        self._call = -1
-        if self._held is not None:
-            self._held[at] = cell
+    def undo(self, call: int) -> None:
+        """Restore the cell that the newest call replaced, if this is its number."""
+        if self._call == call:
+            self._call = -1
+            self.fetch()[self._changed.pop()] = self._before.pop()
+
+    def changes(self) -> Change | None:
+        """The cells that calls have replaced; None if there are none."""
+        if not self._changed:
+            return None
+        ats, held = np.array(self._changed, np.int64), self.fetch()
+        if not (ats[1:] > ats[:-1]).all():  # calls are in order of keys, unless they are for timers
+            ats = np.unique(ats)
+        if len(ats) < len(held):
+            held = [held[at] for at in ats.tolist()]
+        cells = [cell or None for cell in held]
+        filled = np.fromiter(map(bool, cells), np.bool_, len(cells))
+        return Change(ats, filled, partial(self._write_some, cells))
+
+    def _write_some(self, cells: list[Any], entries: Array, chosen: Array) -> None:
+        if len(chosen) < len(cells):
+            cells = [cells[at] for at in chosen.tolist()]
+        self.write(entries, cells)
 
     def forget(self) -> None:
-        self._held = None
+        self._held, self._call = None, -1
+        self._changed.clear()
+        self._before.clear()
 
 
 class StateVariable(Variable):
@@ -145,12 +186,11 @@ class StateVariable(Variable):
 
 
 class Cells:
-    """The current keys, the current call, and the journal of cells that calls replaced."""
+    """The current keys and the current call."""
 
     def __init__(self, codec: KeyCodec) -> None:
         self.codec = codec
         self.variables: list[Variable] = []
-        self.journal: list[tuple[Variable, int, Any]] = []
         self.now_ms = 0
         self.at = 0
         """Position of the current call's key among the current keys."""
@@ -160,6 +200,8 @@ class Cells:
         self._entries: Array = np.empty(0, np.int64)
         self._batch: pa.RecordBatch | None = None
         self._batch_keys: Keys | None = None
+        self._checked: tuple[pa.RecordBatch, Keys] | None = None
+        """The last rows that user code named in the current batch, and their keys."""
 
     @property
     def table(self) -> ColumnTable:
@@ -189,20 +231,19 @@ class Cells:
             self._store()
         finally:
             self._keys = None
-            self.journal.clear()
             for variable in self.variables:
                 variable.forget()
 
     def begin(self, at: int) -> int:
-        """Begin a call for key number `at`, and return the mark that undoes it."""
+        """Begin a call for key number `at`, and return its number."""
         self.at = at
         self.call += 1
-        return len(self.journal)
+        return self.call
 
-    def undo(self, mark: int) -> None:
-        while len(self.journal) > mark:
-            variable, at, cell = self.journal.pop()
-            variable.restore(at, cell)
+    def undo(self, call: int) -> None:
+        """Undo the newest call, which has this number."""
+        for variable in self.variables:
+            variable.undo(call)
 
     def fetch(self, variable: Variable) -> list[Any]:
         if self._keys is None:
@@ -215,6 +256,8 @@ class Cells:
             )
         held: list[Any] = [None] * len(self._keys)
         known = np.flatnonzero(self._entries >= 0)
+        if len(known) == len(held):
+            return variable.read(self._entries) if len(held) else held
         if len(known):
             for at, cell in zip(known.tolist(), variable.read(self._entries[known]), strict=True):
                 held[at] = cell
@@ -222,39 +265,45 @@ class Cells:
 
     def _store(self) -> None:
         """Write the changed cells to the table, and remove entries that are now empty."""
-        changed: dict[Variable, dict[int, None]] = {}
-        for variable, at, _ in self.journal:
-            changed.setdefault(variable, {})[at] = None
-        if not changed:
-            return
-        assert self._keys is not None
-        places = np.array(sorted(set().union(*changed.values())), np.int64)
-        entries = self._entries[places]
-        existing = entries >= 0
-        self.table.touch(entries[existing])
-        if not existing.all():
-            filled = {at for v, ats in changed.items() for at in ats if v.fetch()[at]}
-            new = np.array([at in filled for at in places.tolist()]) & ~existing
-            if new.any():
-                entries[new] = self.table.upsert(self._keys.take(places[new]))
-        entry_of = dict(zip(places.tolist(), entries.tolist(), strict=True))
-        for variable, ats in changed.items():
-            held = variable.fetch()
-            there = [at for at in ats if entry_of[at] >= 0]
-            if there:
-                where = np.array([entry_of[at] for at in there], np.int64)
-                variable.write(where, [held[at] or None for at in there])
-        self.drop_bare(entries[existing])
+        changes = [change for v in self.variables if (change := v.changes()) is not None]
+        if changes:
+            assert self._keys is not None
+            self.store(self._keys, self._entries, changes)
+
+    def store(self, keys: Keys, entries: Array, changes: Sequence[Change]) -> None:
+        """Write changes for some of these keys to the table. Creates entries for keys that have none, and
+        removes entries that are now empty."""
+        entries, touched = entries.copy(), np.zeros(len(entries), np.bool_)
+        new = touched.copy()
+        for change in changes:
+            touched[change.ats] = True
+            new[change.ats] |= change.filled
+        existing = entries[touched & (entries >= 0)]
+        self.table.touch(existing)
+        new &= entries < 0
+        if new.any():
+            entries[new] = self.table.upsert(keys.take(np.flatnonzero(new)))
+        for change in changes:
+            where = entries[change.ats]
+            there = np.flatnonzero(where >= 0)
+            if len(there):
+                change.write(where[there], there)
+        self.drop_bare(existing)
 
     def drop_bare(self, entries: Array) -> None:
         """Remove those of these entries that are empty."""
         if not len(entries):
             return
+        filled = self.filled(entries)
+        if not filled.all():
+            self.table.remove(entries[~filled])
+
+    def filled(self, entries: Array) -> Array:
+        """A mask of the entries that are not empty."""
         filled = np.zeros(len(entries), np.bool_)
         for variable in self.variables:
             filled |= variable.present(entries)
-        if not filled.all():
-            self.table.remove(entries[~filled])
+        return filled
 
     @contextmanager
     def batch(self, batch: pa.RecordBatch, keys: Keys) -> Iterator[None]:
@@ -263,15 +312,17 @@ class Cells:
         try:
             yield
         finally:
-            self._batch = self._batch_keys = None
+            self._batch = self._batch_keys = self._checked = None
 
     def keys_of(self, batch: pa.RecordBatch) -> Keys:
         """The keys of these rows, which must be keys of the current batch."""
+        if self._keys is None and self._checked is not None and self._checked[0] is batch:
+            return self._checked[1]
         if batch is self._batch and self._batch_keys is not None:
-            keys = self._batch_keys
-        else:
-            keys = self.codec.encode(batch)
-        return self._own(keys)
+            return self._own(self._batch_keys)
+        keys = self._own(self.codec.encode(batch))
+        self._checked = batch, keys
+        return keys
 
     def key(self, values: Sequence[Any]) -> Keys:
         """Encode one key, which must be in the current batch."""
