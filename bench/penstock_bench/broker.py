@@ -2,17 +2,20 @@
 
 The artifacts are downloaded once, into the user's cache (`penstock.spark.maven`). A broker takes half a
 gigabyte of memory and a second or two to start, and listens on free ports.
+
+`python -m penstock_bench.broker` runs one at localhost:9092 until Ctrl-C, for trying things out.
 """
 
 from __future__ import annotations
 
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -142,14 +145,15 @@ def _messages(consumer: Any, name: str, position: int) -> list[Any]:
 
 
 @contextmanager
-def running_broker(address: str = "127.0.0.1") -> Iterator[Broker]:
-    """A broker at an address of this machine, which ends with the block.
+def running_broker(address: str = "127.0.0.1", port: int | None = None) -> Iterator[Broker]:
+    """A broker at an address of this machine, which ends with the block. By default its port is a free one.
 
     Raises `SettingError` if its artifacts cannot be downloaded.
     """
     jars = broker_jars()
     folder = Path(tempfile.mkdtemp(prefix="penstock-kafka-"))
-    port, controller = _free_ports(2)
+    free, controller = _free_ports(2)
+    port = free if port is None else port
     settings = folder / "server.properties"
     settings.write_text(
         _SETTINGS.format(address=address, port=port, controller=controller, folder=folder)
@@ -211,3 +215,18 @@ def _wait(done: Callable[[], bool]) -> None:
         if time.monotonic() > until:
             raise SettingError("the broker does not answer", hint="see its log")
         time.sleep(0.05)
+
+
+def main(port: int = 9092) -> None:
+    """Run a broker until Ctrl-C or SIGTERM. What it holds is deleted then."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with running_broker(port=port) as broker, suppress(KeyboardInterrupt):
+        print(
+            f"Kafka {KAFKA} runs at {broker.servers}. Ctrl-C ends it, and deletes its topics.",
+            flush=True,
+        )
+        broker.process.wait()
+
+
+if __name__ == "__main__":
+    main()

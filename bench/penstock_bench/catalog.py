@@ -21,10 +21,13 @@ from penstock_bench.nexmark import bench as nexmark
 from penstock_bench.nexmark import pictures as nexmark_pictures
 from penstock_bench.ordered import bench as ordered
 from penstock_bench.ordered import pictures as ordered_pictures
+from penstock_bench.peers import bench as peers
+from penstock_bench.peers import pictures as peers_pictures
 from penstock_bench.pipeline import bench as pipeline
 from penstock_bench.report import Goal, Report, Result
 from penstock_bench.soak import bench as soak
 from penstock_bench.soak import pictures as soak_pictures
+from penstock_bench.start import bench as start
 from penstock_bench.switch import bench as switch
 from penstock_bench.switch import pictures as switch_pictures
 
@@ -39,7 +42,8 @@ class Bench:
     pictures: Callable[[Result], Pictures] | None = None
     """Makes charts from the JSON of a report."""
     options: tuple[str, ...] = ()
-    """Command-line options that only some benchmarks have: seconds, minutes, seed, part, cluster."""
+    """Command-line options that only some benchmarks have: seconds, minutes, seed, part, cluster,
+    trace."""
     merged: Callable[[Result, Report], Report] | None = None
     """Merges the JSON of an earlier report with a new report of some parts."""
 
@@ -54,15 +58,19 @@ class Bench:
 
 
 BENCHES = {
-    "pipeline": Bench(pipeline.run, pipeline.GOALS),
-    "migration": Bench(migration.run, migration.GOALS, migration_pictures.pictures),
+    "pipeline": Bench(pipeline.run, pipeline.GOALS, options=("trace",)),
+    "migration": Bench(migration.run, migration.GOALS, migration_pictures.pictures, ("part",)),
     "nexmark": Bench(nexmark.run, nexmark.GOALS, nexmark_pictures.pictures),
-    "switch": Bench(switch.run, switch.GOALS, switch_pictures.pictures),
-    "ordered": Bench(ordered.run, ordered.GOALS, ordered_pictures.pictures),
-    "burst": Bench(burst.run, burst.GOALS, burst_pictures.pictures),
+    "switch": Bench(switch.run, switch.GOALS, switch_pictures.pictures, ("part",), switch.merged),
+    "ordered": Bench(
+        ordered.run, ordered.GOALS, ordered_pictures.pictures, ("part",), ordered.merged
+    ),
+    "burst": Bench(burst.run, burst.GOALS, burst_pictures.pictures, ("part",), burst.merged),
     "chaos": Bench(chaos.run, chaos.GOALS, chaos_pictures.pictures, ("seconds", "seed", "cluster")),
     "live": Bench(live.run, live.GOALS, live_pictures.pictures, ("part",), live.merged),
+    "peers": Bench(peers.run, peers.GOALS, peers_pictures.pictures, ("part",), peers.merged),
     "load": Bench(load.run, load.GOALS, load_pictures.pictures),
+    "start": Bench(start.run, start.GOALS),
     "soak": Bench(soak.run, soak.GOALS, soak_pictures.pictures, ("minutes",)),
 }
 

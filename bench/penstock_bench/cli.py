@@ -1,4 +1,4 @@
-"""The commands `penstock bench` and `penstock nexmark`, registered by the entry points of this package."""
+"""The commands `penstock bench`, `demo` and `nexmark`, registered by the entry points of this package."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from penstock_bench.workloads.nexmark.catalog import TITLES
 
 bench = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+demo = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 nexmark = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -27,8 +28,8 @@ def run_bench(
         str,
         typer.Argument(
             metavar="NAME",
-            help="Benchmark: pipeline, migration, nexmark, switch, ordered, burst, chaos, live, load "
-            "or soak.",
+            help="Benchmark: pipeline, migration, nexmark, switch, ordered, burst, chaos, live, peers, "
+            "load, start or soak.",
         ),
     ],
     json_file: Annotated[
@@ -57,8 +58,19 @@ def run_bench(
     ] = None,
     part: Annotated[
         list[str] | None,
-        typer.Option(metavar="P", help="live: run only this part; may be repeated."),
+        typer.Option(
+            metavar="P",
+            help="live, peers, migration, switch, ordered, burst: run only this part; may be repeated.",
+        ),
     ] = None,
+    trace: Annotated[
+        bool,
+        typer.Option(
+            "--trace",
+            help="pipeline: only show where the time of a trigger goes, and write pipeline-trace.json for "
+            "Perfetto.",
+        ),
+    ] = False,
 ) -> None:
     """Run a benchmark and show its metrics with their goals."""
     import json
@@ -82,7 +94,7 @@ def run_bench(
             f"cannot draw to {plots}: no such folder", hint="create the folder first"
         )
     arguments: dict[str, object] = {"seconds": seconds, "seed": seed, "minutes": minutes}
-    arguments |= {"part": part or None, "cluster": cluster or None}
+    arguments |= {"part": part or None, "cluster": cluster or None, "trace": trace or None}
     options = {option: value for option, value in arguments.items() if value is not None}
     chosen.must_take(name, options)
     report = chosen.run(console.print, quick, **options)
@@ -94,6 +106,57 @@ def run_bench(
     if plots is not None and chosen.pictures is not None:
         for picture in draw(name, chosen.pictures, json.loads(report.to_json()), Path(plots)):
             console.print(f"wrote {picture}")
+
+
+@demo.command()
+def run_demo(
+    seconds: Annotated[
+        int, typer.Option(min=1, help="Length of the story; the warm-up comes before it.")
+    ] = 90,
+    rate: Annotated[
+        int, typer.Option(min=1, help="Bids per second; five times as many in the burst.")
+    ] = 100,
+    keys: Annotated[int, typer.Option(min=400, help="Number of auctions.")] = 2_000,
+    hosts: Annotated[int, typer.Option(min=1, max=64, help="Maximum number of hosts.")] = 12,
+    sla: Annotated[
+        str, typer.Option(metavar="LATENCY", help="Bound of the average latency of each second.")
+    ] = "2s",
+    output: Annotated[
+        str, typer.Option(metavar="DIR", help="Folder for checkpoint, log and report.")
+    ] = "penstock-demo",
+    opens: Annotated[
+        bool | None,
+        typer.Option(
+            "--open/--no-open",
+            help="Open the dashboard in a browser. Default: on a desktop's terminal.",
+        ),
+    ] = None,
+    keep_open: Annotated[
+        bool, typer.Option("--keep-open", help="Serve the dashboard after the end, until Ctrl-C.")
+    ] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Live mode. The demo always runs in it.")
+    ] = True,
+) -> None:
+    """See an SLA kept through a hotspot, a burst and a killed host, in 90 s.
+
+    Bids of NEXMark arrive, steadily, then with a moving hotspot, then five times as many. Then a host is
+    killed. The terminal says what happens and why, and DuckDB checks the answer. Exit codes: 0 if all is
+    well, 1 if the answer is wrong, 3 if the SLA was missed.
+    """
+    import sys
+    from pathlib import Path
+
+    from penstock.model import SLA, milliseconds
+    from penstock_bench.demo.phases import Story
+    from penstock_bench.demo.run import desktop, run
+    from penstock_bench.demo.telling import Demo
+
+    bound = SLA(milliseconds(sla), 1000)
+    shown = desktop(sys.stdout.isatty()) if opens is None else opens
+    story = Story(seconds, rate)
+    code = run(Demo(story, keys, hosts, bound, Path(output), shown, keep_open))
+    raise typer.Exit(code)
 
 
 @nexmark.command("generate")

@@ -11,6 +11,10 @@ are from live runs, as geometric means over queries. `sim_p99_peak_...` ratios a
 queries and shapes. The side `new_hosts_30s` has to start a machine for each new host: it is ready
 30 s after the request.
 
+The part `live-unpaced` has bursts on hosts and functions without a set rate, with couriers that combine, of
+about what two cores carry. Parts can be run alone with `--part`: `simulated`, `cold_starts`, `live`,
+`live-unpaced` and `idle`.
+
 Cost is that of a day with 1 % burst time: Penstock's cost divided by the cost of running enough hosts
 for the burst all day. The simulated ratio sums bursts of 3, 5, 7 and 10 times; the live one has one burst.
 """
@@ -20,7 +24,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
@@ -30,16 +33,9 @@ from penstock_bench.burst import sides as burst_money
 from penstock_bench.burst import sides as burst_sides
 from penstock_bench.burst import simulated as burst_sim
 from penstock_bench.burst.outcome import LiveRuns
-from penstock_bench.report import Goal, Report, Result, Sample, Show, by
+from penstock_bench.parts import Part, Parts
+from penstock_bench.report import Goal, PartResult, Result, Sample, Show, by
 
-GOALS = {
-    "p99_peak_vs_new_hosts": Goal(at_most=0.12),
-    "p99_peak_vs_functions_with_migration": Goal(at_most=0.30),
-    "p99_peak_vs_overprovisioned": Goal(at_most=1.3),
-    "cost_vs_overprovisioned": Goal(at_most=0.17),
-    "idle_overhead": Goal(at_most=1.02),
-    "live_runs_with_wrong_rows": Goal(at_most=0),
-}
 PEAKS = {
     "p99_peak_vs_new_hosts": "new_hosts_30s",
     "p99_peak_vs_functions_with_migration": "functions_migrating",
@@ -68,57 +64,41 @@ FULL = BurstScale()
 QUICK = BurstScale(1, (5, 8), 5)
 
 
-def run(show: Show, quick: bool = False) -> Report:
-    """Run the whole benchmark: about 45 minutes, or a few minutes when quick."""
-    from penstock_bench.burst import idle as burst_idle
-    from penstock_bench.burst.live import live_runs
-
-    scale = QUICK if quick else FULL
-    grid, swept = simulated(show, quick)
-    cold = burst_idle.cold_starts(scale.cold_starts, show)
-    live = live_runs(burst_scenarios.QUICK if quick else burst_scenarios.FULL, show)
-    idle = burst_idle.overhead(scale.idle_rounds, *scale.idle_epochs, show)
-    return report(grid, swept, live, idle, cold, quick)
+# -- simulated
 
 
-def simulated(show: Show, quick: bool = False) -> tuple[list[Result], dict[str, list[Result]]]:
-    """Run the simulated grid and the sweeps; return the grid, and sweeps by the parameter they vary."""
+def simulated(show: Show, quick: bool) -> PartResult:
+    """Run the simulated grid and the sweeps."""
     sweeps = {
         "factor": [] if quick else burst_sim.burstiness(),
         "slots": [] if quick else burst_sim.parallelism(),
     }
     grid = burst_sim.simulated(show, quick)
-    return grid, {over: burst_sim.run_all(some, show) for over, some in sweeps.items() if some}
+    swept = {over: burst_sim.run_all(some, show) for over, some in sweeps.items() if some}
+    return simulated_result(grid, swept)
 
 
-def report(
-    simulated: Sequence[Result],
-    sweeps: Mapping[str, Sequence[Result]],
-    live: LiveRuns,
-    idle: Mapping[str, Any],
-    cold: Mapping[str, Sequence[float]],
-    quick: bool = False,
-) -> Report:
-    """Build the report from the parts; any of them may be empty."""
-    drawn, runs = drawn_s(simulated), [asdict(outcome) for outcome in live.outcomes]
-    grid = [summary(run, drawn) for run in simulated]
+def simulated_result(runs: Sequence[Result], sweeps: Mapping[str, Sequence[Result]]) -> PartResult:
+    """The part's result: the grid, and sweeps by the parameter that they vary."""
+    drawn = drawn_s(runs)
+    grid = [summary(run, drawn) for run in runs]
     shown = [run for run in grid if "by_second" in run]
-    meanings = {side: burst_sides.MEANINGS[side] for side in burst_sides.SIDES}
-    return Report(
-        "burst",
-        settings={"quick": quick, "live": asdict(burst_scenarios.DEFAULT)}
-        | {"burst_share_of_a_day": burst_money.BURST_SHARE, "sides": meanings},
-        results={
-            "simulated": grid,
-            "sweeps": {over: [boxed(run) for run in runs] for over, runs in sweeps.items()},
-            "live": runs,
-            "failed": live.failed,
-            "costs": {"simulated": costs(shown), "live": costs(runs)},
-            "idle": dict(idle),
-            "cold_starts": dict(cold),
+    return PartResult(
+        {"burst_share_of_a_day": burst_money.BURST_SHARE, "sides": burst_sides.MEANINGS},
+        {
+            "grid": grid,
+            "sweeps": {over: [boxed(run) for run in some] for over, some in sweeps.items()},
+            "costs": costs(shown),
         },
-        ratios=ratios(grid, runs, idle, cold)
-        | {"live_runs_with_wrong_rows": float(len(live.wrong))},
+    )
+
+
+def simulated_ratios(results: Result) -> dict[str, float]:
+    """Simulated latencies and costs, relative to those of other sides."""
+    runs = results["grid"]
+    return _known(
+        {f"sim_{name}": against(runs, side) for name, side in PEAKS.items()}
+        | {"cost_vs_overprovisioned": cost_against(runs)}
     )
 
 
@@ -154,21 +134,89 @@ def boxed(run: Result) -> Result:
     return {name: run[name] for name in names} | {"p99_box_ms": figures}
 
 
-def ratios(
-    simulated: Sequence[Result],
-    live: Sequence[Result],
-    idle: Mapping[str, Any],
-    cold: Mapping[str, Sequence[float]],
-) -> dict[str, float]:
-    """The figures that are compared with the goals, without those whose runs are missing."""
-    figures: dict[str, float | None] = {
-        **{name: against(live, side) for name, side in PEAKS.items()},
-        **{f"sim_{name}": against(simulated, side) for name, side in PEAKS.items()},
-        "cost_vs_overprovisioned": cost_against(simulated),
-        "live_cost_vs_overprovisioned": cost_against(live),
-        "function_cold_start_ms": Sample.of(list(cold["start_ms"])).median if cold else None,
-        "idle_overhead": Sample.of(list(idle["ratios"])).median if idle else None,
-    }
+# -- live
+
+
+def live(show: Show, quick: bool) -> PartResult:
+    """Run the live scenarios with hosts of a set rate: about half an hour."""
+    from penstock_bench.burst.live import live_runs
+
+    return live_result(live_runs(burst_scenarios.QUICK if quick else burst_scenarios.FULL, show))
+
+
+def unpaced(show: Show, quick: bool) -> PartResult:
+    """Run the live scenarios with hosts and functions as fast as they are, and combining couriers."""
+    from penstock_bench.burst.live import live_runs
+
+    scenarios = burst_scenarios.QUICK_UNPACED if quick else burst_scenarios.UNPACED
+    return live_result(live_runs(scenarios, show))
+
+
+def live_result(live: LiveRuns) -> PartResult:
+    """A live part's result from its runs."""
+    runs = [asdict(outcome) for outcome in live.outcomes]
+    settings = asdict(burst_scenarios.DEFAULT)
+    failures = {"failed": live.failed, "wrong": live.wrong}
+    return PartResult(settings, {"runs": runs, **failures, "costs": costs(runs)})
+
+
+def live_ratios(results: Result) -> dict[str, float]:
+    """Live latencies and costs, relative to those of other sides, and the number of wrong runs."""
+    runs = results["runs"]
+    return _known(
+        {name: against(runs, side) for name, side in PEAKS.items()}
+        | {
+            "live_cost_vs_overprovisioned": cost_against(runs),
+            "live_runs_with_wrong_rows": float(len(results["wrong"])),
+        }
+    )
+
+
+def unpaced_ratios(results: Result) -> dict[str, float]:
+    """Latencies without set rates, relative to those of other sides, and the number of wrong runs."""
+    sides = {"overprovisioned": "overprovisioned", "no_scaling": "no_scaling"}
+    runs = results["runs"]
+    return _known(
+        {f"unpaced_p99_peak_vs_{name}": against(runs, side) for name, side in sides.items()}
+        | {"unpaced_runs_with_wrong_rows": float(len(results["wrong"]))}
+    )
+
+
+# -- functions
+
+
+def cold_starts(show: Show, quick: bool) -> PartResult:
+    """Measure cold starts of local functions."""
+    from penstock_bench.burst import idle as burst_idle
+
+    return PartResult(
+        {}, dict(burst_idle.cold_starts((QUICK if quick else FULL).cold_starts, show))
+    )
+
+
+def cold_ratios(results: Result) -> dict[str, float]:
+    """Median of the cold starts."""
+    return {"function_cold_start_ms": Sample.of(list(results["start_ms"])).median}
+
+
+def idle(show: Show, quick: bool) -> PartResult:
+    """Measure what functions cost that are never used."""
+    from penstock_bench.burst import idle as burst_idle
+
+    scale = QUICK if quick else FULL
+    return PartResult({}, dict(burst_idle.overhead(scale.idle_rounds, *scale.idle_epochs, show)))
+
+
+def idle_ratios(results: Result) -> dict[str, float]:
+    """Median of the overhead."""
+    return {"idle_overhead": Sample.of(list(results["ratios"])).median}
+
+
+# -- figures
+
+
+def _known(figures: Mapping[str, float | None]) -> dict[str, float]:
+    """The figures without those whose runs are missing."""
     return {name: value for name, value in figures.items() if value is not None}
 
 
@@ -210,3 +258,26 @@ def costs(runs: Sequence[Result]) -> dict[str, dict[str, float]]:
         for side, some in by_side.items()
         if common
     }
+
+
+PARTS = {
+    "simulated": Part(simulated, simulated_ratios, {"cost_vs_overprovisioned": Goal(at_most=0.17)}),
+    "cold_starts": Part(cold_starts, cold_ratios, {}),
+    "live": Part(
+        live,
+        live_ratios,
+        {
+            "p99_peak_vs_new_hosts": Goal(at_most=0.12),
+            "p99_peak_vs_functions_with_migration": Goal(at_most=0.30),
+            "p99_peak_vs_overprovisioned": Goal(at_most=1.3),
+            "live_runs_with_wrong_rows": Goal(at_most=0),
+        },
+    ),
+    "live-unpaced": Part(
+        unpaced, unpaced_ratios, {"unpaced_runs_with_wrong_rows": Goal(at_most=0)}
+    ),
+    "idle": Part(idle, idle_ratios, {"idle_overhead": Goal(at_most=1.02)}),
+}
+_BENCH = Parts("burst", PARTS)
+GOALS = _BENCH.goals
+run, report, merged = _BENCH.run, _BENCH.report, _BENCH.merged

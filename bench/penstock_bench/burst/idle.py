@@ -30,7 +30,7 @@ from penstock_bench.sides import Triggers
 
 _ROWS, _KEYS, _SLOTS = 200_000, 100_000, 64
 _SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
-_ACCESS = Access("token")
+_ACCESS = Access("token", functions=ps.LocalFunctions())
 _GONE_S, _POLL_S, _INVOKE_MS = 30.0, 0.01, 30_000
 
 

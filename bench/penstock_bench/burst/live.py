@@ -1,6 +1,7 @@
 """Live runs of `penstock bench burst`: real Spark, hosts and functions, latency at the sink.
 
-Couriers send every row as a record, so that hosts do the work, or functions when rows go to them. The
+Couriers send every row as a record, so that hosts do the work, or functions when rows go to them. In unpaced
+runs they combine, and hosts and functions are as fast as they are. The
 output of each run is compared with a database's answer for the same events.
 
     no_scaling           two hosts, all the time
@@ -145,13 +146,16 @@ def _started(flow: ps.Flow, scenario: LiveBurst, sink: Collect, checkpoint: str)
 
 def _slow_and_late(scenario: LiveBurst, busy: str, hosts: dict[str, int]) -> tuple[Fault, ...]:
     """Faults that let this machine stand for many: hosts have a set pace, and added hosts start late."""
-    pace = Pace(scenario.host_rate)
-    # Only the busy step is paced: steps after it get all rows of a window at once, which no side can change.
-    faults = [
-        Fault("courier.sender", Uncombined(), hits=()),
-        Fault("courier.work" if scenario.stateless else "host.work", pace, {"step": busy}, ()),
-        Fault("burst.work", pace, hits=()),
-    ]
+    faults: list[Fault] = []
+    if scenario.unpaced_rate is None:
+        pace = Pace(scenario.host_rate)
+        # Only the busy step is paced: steps after it get all rows of a window at once, which no side can
+        # change.
+        faults += [
+            Fault("courier.sender", Uncombined(), hits=()),
+            Fault("courier.work" if scenario.stateless else "host.work", pace, {"step": busy}, ()),
+            Fault("burst.work", pace, hits=()),
+        ]
     if scenario.side in ("new_hosts_30s", "penstock"):
         faults += [
             Fault("driver.host", Delay(_START_MS), {"step": step}, range(first + 1, 1_000))

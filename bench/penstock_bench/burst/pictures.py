@@ -63,8 +63,9 @@ Costs = Mapping[str, Mapping[str, float]]
 
 def pictures(report: Result) -> Pictures:
     """All pictures of a report."""
-    results = report["results"]
-    simulated, live, costs = results["simulated"], results["live"], results["costs"]
+    parts_of = report["results"]
+    in_theory, in_fact = parts_of.get("simulated", {}), parts_of.get("live", {})
+    simulated, live = in_theory.get("grid", []), in_fact.get("runs", [])
     shown = [run for run in simulated if "by_second" in run]
     drawn = _over_time("Simulated", "", shown)
     if simulated:
@@ -73,11 +74,15 @@ def pictures(report: Result) -> Pictures:
     if parts:
         title = "Simulated: p99 as mechanisms are added"
         drawn["burst-13-breakdown"] = partial(_latencies, title, parts, _PARTS)
-    drawn |= _traded("Simulated", "", shown, costs.get("simulated", {}))
-    if sweeps := {over: runs for over, runs in results["sweeps"].items() if runs}:
+    drawn |= _traded("Simulated", "", shown, in_theory.get("costs", {}))
+    if sweeps := {over: runs for over, runs in in_theory.get("sweeps", {}).items() if runs}:
         drawn["burst-14-sweeps"] = partial(_sweeps, sweeps)
     drawn |= _over_time("Live", "live-", live)
-    return drawn | _traded("Live", "live-", live, costs.get("live", {}))
+    unpaced = parts_of.get("live-unpaced", {}).get("runs", [])
+    if unpaced:
+        title = "Live, without set rates and with combining: p99 by second of delivery"
+        drawn["burst-live-unpaced"] = partial(_latencies, title, unpaced, LIVE)
+    return drawn | _traded("Live", "live-", live, in_fact.get("costs", {}))
 
 
 def _over_time(what: str, prefix: str, runs: Runs) -> Pictures:

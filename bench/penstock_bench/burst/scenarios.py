@@ -1,7 +1,8 @@
 """The live runs of `penstock bench burst`, as values.
 
 Hosts have a set service rate, so that two cores can stand for many. Two hosts are enough for the stable
-load; a burst of n times that load needs n times as many.
+load; a burst of n times that load needs n times as many. Unpaced runs have hosts and functions as fast as
+they are, couriers that combine, and a burst of about what two cores carry.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ class LiveBurst:
     epoch has few keys, which do not spread evenly over hosts."""
     load: float = 0.65
     """Share of the time that the stable load keeps the first hosts busy."""
+    unpaced_rate: float | None = None
+    """Events per second of the stable load, on hosts and functions without a set rate and with couriers that
+    combine. None: hosts and functions are paced, and couriers do not combine."""
     functions: int = 24
     """Most functions that run at once."""
     latency_s: float = 2.0
@@ -58,7 +62,8 @@ class LiveBurst:
         >>> LiveBurst("q7", "penstock", host_rate=500.0, load=0.5).shape.rate_at([0, 20]).tolist()
         [500.0, 2500.0]
         """
-        base = self.load * self.hosts * self.host_rate / burst_form(self.query).records
+        paced = self.load * self.hosts * self.host_rate / burst_form(self.query).records
+        base = paced if self.unpaced_rate is None else self.unpaced_rate
         return shape(f"burst({base:.1f}, {self.factor:g}, {self.at_s}s, {self.for_s}s)")
 
     @property
@@ -97,3 +102,9 @@ FULL = (
 )
 """All live runs. q1 has no side with new hosts, since couriers cannot be added."""
 QUICK = of(("q7",), ("penstock", "overprovisioned"), replace(DEFAULT, factor=3.0, at_s=12, for_s=8))
+UNPACED = of(
+    ("q7", "q5"),
+    ("no_scaling", "penstock", "overprovisioned"),
+    replace(DEFAULT, unpaced_rate=20_000.0, hosts=1, at_s=15, for_s=20, functions=2),
+)
+QUICK_UNPACED = UNPACED[1:2]

@@ -153,6 +153,7 @@ class ClockStep(Kind):
 
 _MOVING = (
     "host.assign",
+    "host.began",
     "host.fetch",
     "host.fetched",
     "host.serve",

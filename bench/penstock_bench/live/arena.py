@@ -28,13 +28,18 @@ KEYS = 10_000
 SIDES = {
     "penstock_live": ("penstock_bench.live.sides.spark_side", "live"),
     "penstock_transactional": ("penstock_bench.live.sides.spark_side", "transactional"),
+    "penstock_live_python": ("penstock_bench.live.sides.spark_side", "live_python"),
     "penstock_micro": ("penstock_bench.live.sides.spark_side", "micro"),
     "native": ("penstock_bench.live.sides.spark_side", "native"),
     "bytewax": ("penstock_bench.live.sides.bytewax_side", ""),
     "pathway": ("penstock_bench.live.sides.pathway_side", ""),
+    "flink_sql": ("penstock_bench.live.sides.flink_side", "sql"),
+    "flink_datastream": ("penstock_bench.live.sides.flink_side", "datastream"),
 }
 PEERS = ("bytewax", "pathway")
 """Sides that need packages of their own; see `peers_path`."""
+FLINK = ("flink_sql", "flink_datastream")
+"""Sides that need an interpreter of their own; see `flink_python`."""
 UP_S, _QUIET_S = 180.0, 60.0
 """Seconds that a side may take to start, and seconds after which waiting for more messages ends."""
 _WARM_RATE = 5_000
@@ -45,6 +50,17 @@ def peers_path() -> str:
     libraries."""
     place = Path(os.environ.get("PENSTOCK_PEERS", Path(sys.prefix, "peers")))
     return str(place) if place.is_dir() else ""
+
+
+def flink_python() -> Path:
+    """The interpreter of the environment in which Flink is installed; it may not exist."""
+    place = os.environ.get("PENSTOCK_PEERS_FLINK", str(Path(sys.prefix, "peers-flink")))
+    return Path(place, "bin", "python")
+
+
+def bench_path() -> str:
+    """Folder of this package, for interpreters that do not have it installed."""
+    return str(Path(__file__).parents[2])
 
 
 @contextmanager
@@ -80,8 +96,12 @@ class LiveArena:
         folder = self.place / f"{load.source}-side"
         topics = [self.kafka.servers, load.source, load.sink]
         words = (*topics, str(folder), *([kind] if kind else []), *words)
-        path = (peers_path(),) if name in PEERS else ()
-        side = SideProcess(module, list(words), folder, path)
+        if name in FLINK:
+            python = str(flink_python())
+            side = SideProcess(module, list(words), folder, (bench_path(),), python)
+        else:
+            path = (peers_path(),) if name in PEERS else ()
+            side = SideProcess(module, list(words), folder, path)
         try:
             yield side
         finally:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from penstock.control.examine.vitals import Floats
 from penstock.live.sources.rate import ArrivalTimes, Content, Even, RateReader, RateSource
 from penstock.live.sources.source import Polled
+from penstock.model import SLA
 from penstock.sim.pieces import Numbers
 from penstock_bench.live.latency import Truth, truth_of
 from penstock_bench.live.receipts import ReadCounts, Received, done_us
@@ -171,3 +172,12 @@ def as_fast_as(t_us: Numbers, rate: float) -> Floats:
     each_ms, order = 1000 / rate, np.arange(len(t_us))
     waited: Floats = np.maximum.accumulate(t_us / 1000 - order * each_ms)
     return waited + (order + 1) * each_ms
+
+
+def possible(truth: Truth, rate: float, sla: SLA, warm_up_s: float, seconds: float) -> float:
+    """Highest success that the records of a run allow: that of a single queue in the order of arrival, from
+    which all allowed hosts together take `rate` records per second from the start, at no further cost."""
+    t_us = np.round(truth.arrival_s * 1e6).astype(np.int64)
+    done = as_fast_as(t_us, rate)
+    ideal = truth_of(t_us, truth.slot, done, truth.arrived.shape[1], seconds)
+    return float(ideal.success(sla, warm_up_s).mean())

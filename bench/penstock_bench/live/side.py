@@ -24,7 +24,12 @@ class SideProcess:
     """A side that runs in a folder of its own, with its log in it."""
 
     def __init__(
-        self, module: str, words: list[str], folder: Path, path: tuple[str, ...] = ()
+        self,
+        module: str,
+        words: list[str],
+        folder: Path,
+        path: tuple[str, ...] = (),
+        python: str = sys.executable,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
@@ -32,7 +37,7 @@ class SideProcess:
         env = os.environ | {"PYTHONPATH": os.pathsep.join([*path, *([here] if here else [])])}
         self._log = (folder / "side.log").open("wb")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *words],
+            [python, "-m", module, *words],
             env=env,
             stdout=self._log,
             stderr=subprocess.STDOUT,

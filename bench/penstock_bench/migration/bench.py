@@ -3,16 +3,17 @@
 A million keys, 4,000 updates per second, four hosts, 64 slots. One query per size of the state keeps
 running. Each run lasts ten seconds; after four, some of every host's slots move to the next host. Latency
 is from arrival to sink, by the second in which rows arrived. Between runs all slots and their state move
-back. At the end, hosts are killed.
+back. At the end, hosts are killed. With `--part`, only some of this is run.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 
+from penstock.errors import SettingError
 from penstock_bench import sides
 from penstock_bench.live.latency import Seconds, per_second
 from penstock_bench.migration.query import HOSTS, SLOTS, MovingQuery, moving_query
@@ -25,6 +26,10 @@ SIZES = {"50mb": 50, "500mb": 500, "5gb": 5_000}
 """Name of a size -> bytes of payload per key."""
 STRATEGIES = ("lazy(0)", "lazy(16)", "all_at_once", "batched(8)", "fluid", "pause")
 LAZY, PAUSE = "lazy(0)", "pause"
+PARTS = ("moves", "overhead", "recovery", "peak")
+"""The first three are all of it. `peak` is the runs at the largest size of which `moves` has two."""
+_PEAKS = 3
+"""Number of these runs."""
 
 GOALS = {
     "peak_pause_over_lazy_50mb": Goal(at_least=5),
@@ -88,9 +93,30 @@ class MigrationScale:
     fractions: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0)
     skews: tuple[float, ...] = (0.3, 0.6, 0.9)
     kills: int = 3
+    parts: tuple[str, ...] = PARTS[:3]
+
+    def of(self, parts: Sequence[str]) -> MigrationScale:
+        """Only some parts, at the sizes that they need.
+
+        >>> MigrationScale().of(["recovery"]).sizes
+        ('50mb', '5gb')
+        """
+        if unknown := [name for name in parts if name not in PARTS]:
+            raise SettingError(
+                f"bench migration has no part {', '.join(unknown)}",
+                hint=f"use one of: {', '.join(PARTS)}",
+            )
+        sizes = self.sizes
+        if "moves" not in parts:
+            sizes = sizes[-1:] if "recovery" not in parts else tuple({sizes[0]: 0, sizes[-1]: 0})
+        return replace(self, sizes=sizes, parts=tuple(parts))
 
     def moves(self, largest: bool = True) -> Iterator[AskedMove]:
         """All runs at one size. The runs that the ratios use are repeated in every round."""
+        if "moves" not in self.parts:
+            if "peak" in self.parts and largest:
+                yield from [AskedMove(LAZY, 0.5)] * _PEAKS
+            return
         for first in (True, *[False] * (self.rounds - 1)):
             for fraction in self.fractions:
                 if first or fraction == 0.5:
@@ -104,9 +130,10 @@ FULL = MigrationScale()
 QUICK = MigrationScale(("50mb",), 1, (0.5,), (0.9,), 1)
 
 
-def run(show: Show, quick: bool = False) -> Report:
-    """Run everything, which takes about forty minutes and 8 GB, or a few minutes when quick."""
+def run(show: Show, quick: bool = False, part: Sequence[str] = ()) -> Report:
+    """Run everything, or some parts. It takes about forty minutes and 8 GB; a few minutes when quick."""
     scale = QUICK if quick else FULL
+    scale = scale.of(part) if part else scale
     moved: list[Moved] = []
     killed: list[Killed] = []
     overheads: list[float] = []
@@ -124,8 +151,9 @@ def run(show: Show, quick: bool = False) -> Report:
                     moved.append(one)
                     show(_line(one))
                     query.go_home()
-                overheads += _overheads(query, scale.rounds)
-                for number in range(scale.kills):
+                if "overhead" in scale.parts:
+                    overheads += _overheads(query, scale.rounds)
+                for number in range(scale.kills if "recovery" in scale.parts else 0):
                     last = _killed(query, size, number % HOSTS)
                     killed.append(last)
                     show(f"{size}: host killed: recovered after {last.recovery_ms:.0f} ms")
@@ -141,11 +169,12 @@ def run(show: Show, quick: bool = False) -> Report:
             "move_at": MOVE_AT,
             "payload_bytes": SIZES,
             "quick": quick,
+            "parts": scale.parts,
         },
         results={
             "moves": [asdict(one) for one in moved],
             "recoveries": [asdict(one) for one in killed],
-            "steady_p50_partial_over_complete": asdict(Sample.of(overheads)),
+            "steady_p50_partial_over_complete": asdict(Sample.of(overheads)) if overheads else None,
         },
         ratios=_ratios(moved, killed, overheads),
     )
@@ -220,26 +249,39 @@ def _killed(query: MovingQuery, size: str, host: int) -> Killed:
 
 
 def _ratios(moved: list[Moved], killed: list[Killed], overheads: list[float]) -> dict[str, float]:
-    def median(size: str, strategy: str, of: str) -> float:
-        """Median over the rounds, with half of the keys and no skew."""
+    """The ratios that have goals, of those parts that were run."""
+
+    def runs(size: str, strategy: str) -> list[Moved]:
+        """All rounds, with half of the keys and no skew."""
         chosen = [m for m in moved if (m.size, m.strategy) == (size, strategy)]
-        even = [m for m in chosen if (m.fraction, m.skew) == (0.5, 0.0)]
-        return statistics.median(float(getattr(m, of)) for m in even)
+        return [m for m in chosen if (m.fraction, m.skew) == (0.5, 0.0)]
+
+    def median(some: list[Moved], of: str) -> float:
+        return statistics.median(float(getattr(m, of)) for m in some)
 
     ratios = {}
     sizes = list(dict.fromkeys(m.size for m in moved))
     for size in sizes:
-        peak = median(size, PAUSE, "peak_ms") / median(size, LAZY, "peak_ms")
-        ratios[f"peak_pause_over_lazy_{size}"] = peak
-    largest = sizes[-1]
-    lazy = median(largest, LAZY, "peak_ms") / median(largest, LAZY, "steady_ms")
-    ratios[f"peak_lazy_over_steady_{largest}"] = lazy
-    ratios["moved_fraction_lazy"] = median(largest, LAZY, "moved_fraction")
-    recovery = {s: [k.recovery_ms for k in killed if k.size == s] for s in sizes}
-    if len(sizes) > 1:
-        least, most = statistics.median(recovery[sizes[0]]), statistics.median(recovery[largest])
-        ratios[f"recovery_{largest}_over_{sizes[0]}"] = most / least
-    ratios["steady_overhead_lazy_over_none"] = statistics.median(overheads)
+        lazy, pause = runs(size, LAZY), runs(size, PAUSE)
+        if lazy and pause:
+            ratios[f"peak_pause_over_lazy_{size}"] = median(pause, "peak_ms") / median(
+                lazy, "peak_ms"
+            )
+    if sizes:
+        lazy = runs(sizes[-1], LAZY)
+        steady = median(lazy, "steady_ms")
+        ratios[f"peak_lazy_over_steady_{sizes[-1]}"] = median(lazy, "peak_ms") / steady
+        ratios["moved_fraction_lazy"] = median(lazy, "moved_fraction")
+    recovery: dict[str, list[float]] = {}
+    for one in killed:
+        recovery.setdefault(one.size, []).append(one.recovery_ms)
+    if len(recovery) > 1:
+        least, *_, most = recovery
+        ratios[f"recovery_{most}_over_{least}"] = statistics.median(
+            recovery[most]
+        ) / statistics.median(recovery[least])
+    if overheads:
+        ratios["steady_overhead_lazy_over_none"] = statistics.median(overheads)
     return ratios
 
 

@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.host.chain import StepChain
+from penstock.host.load import SpareCores
 from penstock.host.machine import HostMachine
 from penstock.host.parted import PartedOperator
 from penstock.operators.operator import ROWS, Answer, EpochTime, Operator
@@ -24,7 +25,8 @@ from penstock.operators.places import Places
 from penstock.plan.assignment import Assignment
 from penstock.plan.steps import FlowPlan, KeyedStep, Step
 from penstock.plan.watermarks import step_watermarks
-from penstock.settings import Settings
+from penstock.runtime.cores import WorkersByLoad
+from penstock.settings import AUTO, Settings
 from penstock.wire.messages import ChannelHeader
 from penstock_bench.ordered.chains import Asleep
 from penstock_bench.ordered.trials import line
@@ -35,6 +37,11 @@ from penstock_bench.workloads.tpcx_bb.config import EVENT_TIME, Stream, TpcxBbCo
 from penstock_bench.workloads.tpcx_bb.store_sales import store_sales
 
 QUERIES = tuple(catalog.TITLES)
+SLOTS = 4
+"""Slots of a keyed step with the default number of parts."""
+MOST = 2
+"""Most workers of a host that chooses their number by load."""
+Workers = int | Literal["auto"]
 DAYS = 8
 """Days of event time that a query's input covers, whatever its size."""
 
@@ -44,10 +51,15 @@ class HostLoad:
     """Input of a query: its chunks, parts, and the added cost of a record."""
 
     chunks: int
-    """Chunks in the two measured epochs together. A warm-up epoch with a quarter as many comes first."""
+    """Chunks in the measured epochs together. Warm-up epochs with a quarter as many come first."""
     chunk_rows: int
-    parts: int
-    """Parts of a keyed step, and slots: a processor is called for each slot separately."""
+    parts: int | None
+    """Parts of a keyed step, and slots: a processor is called for each slot separately. None: the default
+    for the number of workers, and `SLOTS` slots."""
+    pause_s: float = 0.0
+    """Seconds between two epochs, which do not count."""
+    epochs: int = 2
+    """Number of measured epochs."""
     us: float = 0.0
     """Microseconds of sleep per record at each step but global ones; 0 leaves the operators' own cost."""
 
@@ -71,11 +83,12 @@ class Costly:
 class QueryInProcess:
     """A query on one host with a number of workers, in this process."""
 
-    def __init__(self, query: int, workers: int, schedule: Any, load: HostLoad) -> None:
+    def __init__(self, query: int, workers: Workers, schedule: Any, load: HostLoad) -> None:
         self._cost = Asleep(load.us) if load.us else None
         plan = catalog.plan(query)
-        steps = tuple(self._changed(step, load.parts) for step in plan.steps)
+        steps = tuple(self._changed(step, load.parts or SLOTS) for step in plan.steps)
         flow: FlowPlan = replace(plan, steps=steps, one_host=True)
+        by_load = WorkersByLoad(MOST, SpareCores()) if workers == AUTO else None
         self._settings = Settings(
             host_cores=workers,
             host_parts=load.parts,
@@ -85,8 +98,9 @@ class QueryInProcess:
         self._flow, self._steps = flow, flow.keyed
         self._watermarks: dict[str, int | None] = {step.id: None for step in self._steps}
         self._time = EVENT_TIME[catalog.find(query).stream]
-        self._machines = [self._machine(step) for step in self._steps]
-        self._chain = StepChain(flow, self._machines, self._settings)
+        most = MOST if by_load is not None else self._settings.workers
+        self._machines = [self._machine(step, most) for step in self._steps]
+        self._chain = StepChain(flow, self._machines, self._settings, by_load=by_load)
 
     def run(self, epoch: int, rows: pa.Table) -> list[pa.RecordBatch]:
         """Run an epoch through all steps and seal it; advance the watermarks for the next epoch."""
@@ -107,7 +121,7 @@ class QueryInProcess:
         for machine in self._machines:
             machine.operator.shutdown()
 
-    def _machine(self, step: KeyedStep) -> HostMachine:
+    def _machine(self, step: KeyedStep, workers: int) -> HostMachine:
         def make() -> Operator:
             operator = step.operator(ordered=True)
             if self._cost is None or step.slots == 1:
@@ -116,8 +130,8 @@ class QueryInProcess:
 
         parted = PartedOperator(
             make,
-            self._settings.parts(step.slots),
-            workers=1,
+            self._settings.parts(step.slots, workers),
+            workers=workers,
             chunk_rows=self._settings.chunk_rows,
         )
         machine = HostMachine(parted)
@@ -140,9 +154,10 @@ class QueryInProcess:
 
 
 def epochs(stream: Stream, load: HostLoad) -> list[pa.Table]:
-    """A short epoch and two longer ones, in order of event time, over `DAYS` days together."""
-    half = load.chunks * load.chunk_rows // 2
-    lengths = [half // 2, half, half]
+    """Warm-up epochs and those that are measured, in order of event time, over `DAYS` days together."""
+    each = load.chunks * load.chunk_rows // load.epochs
+    warm_up = [each] * (load.epochs // 4) or [each // 2]
+    lengths = warm_up + [each] * load.epochs
     generate: Callable[[TpcxBbConfig, int, int], pa.Table] = (
         store_sales if stream == "store_sales" else clicks
     )
@@ -161,16 +176,20 @@ def epochs(stream: Stream, load: HostLoad) -> list[pa.Table]:
 
 
 def run_one(
-    query: int, workers: int, schedule: str, load: HostLoad, data: Sequence[pa.Table]
+    query: int, workers: Workers, schedule: str, load: HostLoad, data: Sequence[pa.Table]
 ) -> float:
-    """Rows per second. The first epoch does not count: it compiles kernels and learns costs."""
+    """Rows per second of work. Warm-up epochs do not count: they compile kernels and learn costs."""
     host = QueryInProcess(query, workers, schedule, load)
     try:
-        host.run(0, data[0])
-        began = time.perf_counter()
-        for epoch, rows in enumerate(data[1:], 1):
+        spent_s, warm_up = 0.0, len(data) - load.epochs
+        for epoch, rows in enumerate(data):
+            began = time.perf_counter()
             host.run(epoch, rows)
-        return sum(map(len, data[1:])) / (time.perf_counter() - began)
+            if epoch >= warm_up:
+                spent_s += time.perf_counter() - began
+            if load.pause_s:
+                time.sleep(load.pause_s)
+        return sum(map(len, data[warm_up:])) / spent_s
     finally:
         host.close()
 
@@ -178,7 +197,7 @@ def run_one(
 def measure(
     group: str,
     load: HostLoad,
-    sides: Sequence[tuple[int, str]],
+    sides: Sequence[tuple[Workers, str]],
     rounds: int,
     show: Show,
 ) -> list[Result]:
@@ -186,7 +205,7 @@ def measure(
     results: list[Result] = []
     for query in QUERIES:
         data = epochs(catalog.find(query).stream, load)
-        rates: dict[tuple[int, str], list[float]] = {side: [] for side in sides}
+        rates: dict[tuple[Workers, str], list[float]] = {side: [] for side in sides}
         for number in range(rounds):
             for workers, schedule in sides if number % 2 == 0 else reversed(sides):
                 rate = run_one(query, workers, schedule, load, data)

@@ -84,6 +84,10 @@ REAL = TrialChain(
     cost=lambda shape: Matrices(round(shape.us / _MULTIPLICATION_US)),
     values=matrices,
 )
+CORES_LOAD = HostLoad(chunks=16, chunk_rows=65_536, parts=None, epochs=4)
+"""Input of the queries without sleep: the defaults of a host."""
+LIGHT_LOAD = HostLoad(chunks=1, chunk_rows=65_536, parts=None, epochs=16, pause_s=0.05)
+"""Few rows, from time to time."""
 HOST_LOAD = HostLoad(chunks=16, chunk_rows=8_192, parts=16, us=20)
 
 
@@ -111,6 +115,8 @@ class OrderedScale:
     """Spark triggers of warm-up and triggers that are measured, per round and side."""
     host_workers: tuple[int, ...] = (4, 8)
     host_load: HostLoad = HOST_LOAD
+    cores_load: HostLoad = CORES_LOAD
+    light_load: HostLoad = LIGHT_LOAD
 
     @property
     def most(self) -> int:
@@ -132,6 +138,8 @@ QUICK = OrderedScale(
     triggers=(3, 6),
     host_workers=(8,),
     host_load=HostLoad(chunks=8, chunk_rows=4_096, parts=8, us=20),
+    cores_load=HostLoad(chunks=4, chunk_rows=16_384, parts=None),
+    light_load=HostLoad(chunks=1, chunk_rows=16_384, parts=None, epochs=8, pause_s=0.01),
 )
 
 

@@ -9,8 +9,8 @@ import numpy.typing as npt
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.console.demo.steady import steady
 from penstock_bench import sides
+from penstock_bench.pipeline.steady_rows import steady
 from penstock_bench.report import Show
 from penstock_bench.sides import Triggers, end_row, in_sink_ms, start_row
 

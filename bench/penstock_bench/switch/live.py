@@ -1,54 +1,32 @@
 """Live runs of `penstock bench switch`: real Spark, real hosts, latency measured at the sink.
 
-Each run is a query of its own that sums rows by key. There are so many keys that few rows of an epoch
-share one, so hosts get about one record per row. The orders of the exchange go through its auction.
+Each run is a query of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 import penstock as ps
-from penstock.live.sources.rate import ArrivalTimes
 from penstock.settings import Settings
-from penstock.sim.shapes import shape
-from penstock.sim.skews import skew
-from penstock.spark.arriving import Arriving, arriving
 from penstock.testing import Fault, Pace
 from penstock_bench import sides
-from penstock_bench.live.latency import SlotsOf, delivered, truth
+from penstock_bench.live.latency import Delivered, delivered, truth
 from penstock_bench.live.query import GRACE_S, began, running, until
 from penstock_bench.report import Show
 from penstock_bench.switch.outcome import LiveOutcome, outcome_of
-from penstock_bench.switch.scenarios import CORES, LiveScenario
-from penstock_bench.workloads.exchange import live as exchange
-from penstock_bench.workloads.exchange.orders import Traders
-from penstock_bench.workloads.exchange.trace import day, slots_of_stocks
-from penstock_bench.workloads.shaped import KeyedRows
-
-SLOTS = 64
-_KEYS = 200_000
-_OPENING_S, _ONE_IN = 7_160.0, 4
-
-
-@dataclass(frozen=True)
-class _Source:
-    """The rows that arrive, and the flow that processes them."""
-
-    arrivals: ArrivalTimes
-    slots_of: SlotsOf
-    flow: ps.Flow
+from penstock_bench.switch.scenarios import CORES, WARM_UP, LiveScenario
+from penstock_bench.switch.workloads import SLOTS, source
 
 
 def live_runs(scenarios: Sequence[LiveScenario], show: Show) -> list[LiveOutcome]:
-    """Run the scenarios one after the other in one session."""
+    """Run the scenarios one after the other in one session, after one that warms it up."""
     show("starting Spark")
     with sides.bench_session(CORES) as spark:
+        live_run(WARM_UP, show, spark)
         return [live_run(scenario, show, spark) for scenario in scenarios]
 
 
@@ -57,48 +35,24 @@ def live_run(scenario: LiveScenario, show: Show, spark: SparkSession | None = No
     if spark is None:
         (only,) = live_runs([scenario], show)
         return only
-    source = _source(spark, scenario)
-    start = partial(_started, source.flow, scenario)
+    load = source(spark, scenario)
+    start = partial(_started, load.flow, scenario)
     with sides.folder(spark) as folder, running(start, folder) as query:
-        load = began(query)
-        count = int(source.arrivals.cumulative(scenario.seconds * 1000 - 1e-3))
+        start_of = began(query)
+        count = int(load.arrivals.cumulative(scenario.seconds * 1000 - 1e-3))
+        before = start_of.first if load.counts_lead_in else 0
         until(
             query,
-            lambda: sum(epoch.rows for epoch in query.progress) >= load.first + count,
+            lambda: sum(epoch.rows for epoch in query.progress) >= before + count,
             scenario.seconds + GRACE_S,
         )
         epochs, journal = query.progress, query.journal
-    deliveries = delivered(epochs)
-    latencies = truth(source.arrivals, source.slots_of, SLOTS, load, deliveries, scenario.seconds)
-    outcome = outcome_of(scenario, latencies, epochs, journal, load)
+    skipped = start_of.first - before
+    deliveries = [Delivered(one.row + skipped, one.at_ms) for one in delivered(epochs)]
+    latencies = truth(load.arrivals, load.slots_of, SLOTS, start_of, deliveries, scenario.seconds)
+    outcome = outcome_of(scenario, latencies, epochs, journal, start_of)
     show(_line(outcome))
     return outcome
-
-
-# -- the query
-
-
-def _source(spark: SparkSession, scenario: LiveScenario) -> _Source:
-    if scenario.load == "exchange":
-        orders, content = exchange.excerpt(day(), _OPENING_S, scenario.seconds, _ONE_IN, Traders())
-        rows = arriving(spark, "exchange", Arriving(orders, content))
-        slots = slots_of_stocks(SLOTS).astype(np.int64)
-        return _Source(
-            orders,
-            lambda number, t_us: slots[content.stock[number % len(content.stock)]],
-            exchange.flow(rows, SLOTS),
-        )
-    arrivals, keyed = shape(scenario.load), KeyedRows(_KEYS, skew(scenario.skew), SLOTS)
-    rows = arriving(spark, "shaped", Arriving(arrivals, keyed))
-    return _Source(
-        arrivals,
-        lambda number, t_us: keyed.slots_of(keyed.chosen_keys(number, t_us)),
-        _sums(rows),
-    )
-
-
-def _sums(rows: DataFrame) -> ps.Flow:
-    return ps.flow(rows, arrival="arrival").key_by("k", slots=SLOTS).aggregate(s=ps.sum("v"))
 
 
 def _started(flow: ps.Flow, scenario: LiveScenario, checkpoint: str) -> ps.FlowQuery:
@@ -106,14 +60,25 @@ def _started(flow: ps.Flow, scenario: LiveScenario, checkpoint: str) -> ps.FlowQ
     flow = flow.sla(sla.latency_ms / 1000, sla.window_ms / 1000)
     if scenario.policy is not None:
         flow = flow.elastic(scenario.policy, at_least=scenario.at_least, at_most=scenario.at_most)
-    slow = Fault("host.work", Pace(scenario.host_rate), hits=())
-    settings = Settings(faults=(slow,), progress_kept=100_000)
+    settings = Settings(faults=_slow(scenario), progress_kept=100_000)
     return flow.start(ps.to("noop"), checkpoint=checkpoint, hosts=scenario.hosts, settings=settings)
+
+
+def _slow(scenario: LiveScenario) -> tuple[Fault, ...]:
+    """Faults that give hosts their set service rate."""
+    rate = scenario.host_rate
+    if rate is None:
+        return ()
+    if isinstance(rate, float):
+        return (Fault("host.work", Pace(rate), hits=()),)
+    return tuple(Fault("host.work", Pace(each), {"step": step}, ()) for step, each in rate.items())
 
 
 def _line(outcome: LiveOutcome) -> str:
     balance = f", busiest over mean {max(outcome.max_over_mean)}" if outcome.max_over_mean else ""
+    at_best = "" if outcome.possible is None else f" ({outcome.possible:.2%} is possible)"
     return (
-        f"live {outcome.name}, {outcome.policy or 'no scaling'}: success {outcome.success:.2%}, "
-        f"{outcome.hosts:.2f} hosts, epochs of {outcome.epoch_ms:.0f} ms{balance}"
+        f"live {outcome.name}, {outcome.policy or 'no scaling'}, seed {outcome.settings['seed']}: "
+        f"success {outcome.success:.2%}{at_best}, {outcome.hosts:.2f} hosts, "
+        f"epochs of {outcome.epoch_ms:.0f} ms{balance}"
     )

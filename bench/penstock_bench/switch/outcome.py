@@ -14,6 +14,7 @@ from penstock.control.journal.entry import Entry
 from penstock.driver.progress import EpochProgress
 from penstock.sim.shapes import shape
 from penstock_bench.live.latency import Began, Truth
+from penstock_bench.live.load import possible
 from penstock_bench.switch.projection import Projected, projected
 from penstock_bench.switch.scenarios import LiveScenario
 
@@ -30,12 +31,18 @@ class LiveOutcome:
     success: float
     """Share of slots and windows that kept the SLA, by each row's latency from arrival to sink."""
     success_of_worst_slot: float
+    possible: float | None
+    """Upper bound of the success: that of a single queue in the order of arrival, from which the most hosts
+    that are allowed take from the start, at no further cost. None if not computed."""
     hosts: float
     """Average number of hosts over time; a new host counts from its first epoch."""
     rows: int
     epochs: int
     epoch_ms: float
     """Median length of an epoch in milliseconds."""
+    longest_epoch_ms: float
+    helped_rows: int
+    """Rows that new hosts processed in the middle of an epoch."""
     treatments: dict[str, int]
     max_over_mean: list[float]
     """Rows of the busiest host divided by the mean, in the last third of each period of a hotspot."""
@@ -68,10 +75,13 @@ def outcome_of(
         policy=scenario.policy,
         success=float(success.mean()),
         success_of_worst_slot=float(success.min()),
+        possible=_possible(scenario, latencies),
         hosts=average_hosts(counted, scenario.warm_up_s, scenario.seconds),
         rows=len(latencies.row_ms),
         epochs=len(counted),
         epoch_ms=float(np.median(lengths)),
+        longest_epoch_ms=float(max(lengths)),
+        helped_rows=sum(epoch.migration.helped_rows for epoch in counted),
         treatments={kind: kinds[kind] for kind in ("scale_out", "scale_in", "balance")},
         max_over_mean=max_over_mean(counted, scenario) if hotspot else [],
         by_second=latencies.by_second(scenario.seconds)
@@ -86,6 +96,13 @@ def outcome_of(
         projections=[] if scenario.policy is not None else _steady(scenario, latencies, counted),
         settings=asdict(scenario),
     )
+
+
+def _possible(scenario: LiveScenario, latencies: Truth) -> float | None:
+    if scenario.workload != "exchange" or not isinstance(scenario.host_rate, float):
+        return None
+    rate = scenario.host_rate * scenario.at_most
+    return possible(latencies, rate, scenario.sla, scenario.warm_up_s, scenario.seconds)
 
 
 def since(epochs: Sequence[EpochProgress], start_ms: int, seconds: float) -> list[EpochProgress]:
@@ -137,6 +154,7 @@ def _steady(
     scenario: LiveScenario, latencies: Truth, epochs: Sequence[EpochProgress]
 ) -> list[Projected]:
     """Projected and measured latency of each steady part of the load, once it has settled."""
+    assert isinstance(scenario.host_rate, float)
     parts = []
     rate_at = shape(scenario.load).rate_at
     for start_s in range(0, scenario.seconds, scenario.period_s):

@@ -49,8 +49,15 @@ Runs = list[Result]
 
 def pictures(report: Result) -> Pictures:
     """All pictures of a report."""
-    results = report["results"]
-    groups, live, loads = results["simulated"], results["live"], results["projections"]["loads"]
+    parts = report["results"]
+    groups = parts.get("simulated", {}).get("groups", {})
+    live = [run for part in parts.values() for run in part.get("runs", ())]
+    loads = [
+        load
+        for part in parts.values()
+        if "projections" in part
+        for load in part["projections"]["loads"]
+    ]
     by_group: dict[str, dict[str, Callable[[Runs], Picture]]] = {
         "exchange": {"5-success-vs-hosts": _success_vs_hosts},
         "parameters": {
@@ -88,9 +95,9 @@ def pictures(report: Result) -> Pictures:
     if switch := having(judged, policy=SWITCH):
         drawn["switch-5-slots"] = partial(_slots_compared, judged)
         drawn["switch-6-over-time"] = partial(_over_a_day, switch[0])
-    for run in live:
-        if run["policy"] is not None and not run["max_over_mean"]:
-            drawn[f"switch-live-{run['name']}"] = partial(_live, run)
+    judged_live = [run for run in live if run["policy"] is not None and not run["max_over_mean"]]
+    for (name,), some in by(judged_live, "name").items():
+        drawn[f"switch-live-{name.replace(', ', '-')}"] = partial(_live, some)
     if uneven := [run for run in live if run["max_over_mean"]]:
         drawn["switch-live-hotspots"] = partial(_live_hotspots, uneven)
     if loads:
@@ -426,26 +433,38 @@ def _case(fact: str, value: float) -> str:
 # -- live
 
 
-def _live(run: Result) -> Picture:
-    """Arrivals, hosts and latency by second."""
-    series, settings = run["by_second"], run["settings"]
-    seconds = (np.arange(len(series["rate"])) + 0.5).tolist()
-    unjudged = Shade(0, settings["warm_up_s"])
-    hosts = Line(seconds, series["hosts"], colour=BLUE, steps=True)
-    latencies = _latencies(series, seconds, settings["sla"]["latency_ms"])
-    panels = [
-        Panel([Line(seconds, series["rate"]), unjudged], y="arrivals per second", y_from=0),
-        Panel([hosts, unjudged], y="hosts", y_from=0),
-        Panel(
-            [*latencies, unjudged],
-            x="seconds (grey: warm-up, not counted)",
-            y="arrival to sink, ms",
-            log="y",
-            own_legend=True,
-        ),
-    ]
-    title = f"Live: {run['name']}, {run['policy']}: success {run['success']:.2%}"
-    return Picture(f"{title} with {run['hosts']:.1f} hosts", panels)
+def _live(runs: Runs) -> Picture:
+    """Arrivals, hosts and latency by second: a column for each seed."""
+    rates, hosts, latencies = [], [], []
+    for run in runs:
+        series, settings = run["by_second"], run["settings"]
+        seconds = (np.arange(len(series["rate"])) + 0.5).tolist()
+        unjudged = Shade(0, settings["warm_up_s"])
+        at_best = f"; {run['possible']:.1%} is possible" if run.get("possible") else ""
+        title = f"{run['success']:.1%} kept{at_best}" if len(runs) > 1 else ""
+        arrivals = [Line(seconds, series["rate"]), unjudged]
+        rates.append(Panel(arrivals, y="arrivals per second", title=title, y_from=0))
+        count = Line(seconds, series["hosts"], colour=BLUE, steps=True)
+        hosts.append(Panel([count, unjudged], y="hosts", y_from=0))
+        latencies.append(
+            Panel(
+                [*_latencies(series, seconds, settings["sla"]["latency_ms"]), unjudged],
+                x="seconds (grey: warm-up, not counted)",
+                y="arrival to sink, ms",
+                log="y",
+                own_legend=run is runs[0],
+            )
+        )
+    mean_hosts = mean(runs, "hosts")
+    title = f"Live: {runs[0]['name']}, {runs[0]['policy']}: success {mean(runs, 'success'):.2%}"
+    if len(runs) > 1:
+        title += f" over {len(runs)} seeds"
+    return Picture(
+        f"{title} with {mean_hosts:.1f} hosts",
+        [*rates, *hosts, *latencies],
+        columns=len(runs),
+        share_y="row",
+    )
 
 
 def _live_hotspots(runs: Runs) -> Picture:

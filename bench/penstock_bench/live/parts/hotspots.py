@@ -89,6 +89,7 @@ def evened(spark: SparkSession, scenario: LiveScenario, show: Show) -> Evened:
         )
 
     load = Load(shape(scenario.load), keyed, records, keyed.slots_of, Columns("k", "n"))
+    assert isinstance(scenario.host_rate, float)
     trial = Trial(load, flow, scenario.seconds, scenario.hosts, {"": scenario.host_rate})
     done = tried(spark, trial)
     epochs = since(done.epochs, done.began.start_ms, scenario.seconds)

@@ -26,8 +26,8 @@ from penstock.sim.pieces import Numbers
 from penstock.sim.shapes import shape
 from penstock.state.keys.codec import KeyCodec, int_keys, slots_of
 from penstock_bench import sides
-from penstock_bench.live.latency import Truth, truth_of
-from penstock_bench.live.load import Load, Records, as_fast_as
+from penstock_bench.live.latency import Truth
+from penstock_bench.live.load import Load, Records, possible
 from penstock_bench.live.query import GRACE_S
 from penstock_bench.live.receipts import Columns
 from penstock_bench.live.trial import SLOTS, Trial, Tried, tried
@@ -152,9 +152,9 @@ def switched(spark: SparkSession, scenario: Scenario, show: Show) -> Switched:
         scenario.paces,
     )
     outcome = _outcome(scenario, tried(spark, trial))
-    possible = "" if outcome.possible is None else f" ({outcome.possible:.2%} is possible)"
+    at_best = "" if outcome.possible is None else f" ({outcome.possible:.2%} is possible)"
     show(
-        f"{scenario.name}: success {outcome.success:.2%}{possible}, {outcome.hosts:.2f} hosts, "
+        f"{scenario.name}: success {outcome.success:.2%}{at_best}, {outcome.hosts:.2f} hosts, "
         f"p99 {outcome.p99_ms:.0f} ms"
     )
     return outcome
@@ -191,12 +191,9 @@ def _outcome(scenario: Scenario, done: Tried) -> Switched:
 
 
 def _possible(scenario: Scenario, truth: Truth) -> float:
-    """Success for the same records of a single queue served by the largest allowed number of hosts."""
     (pace,) = scenario.paces.values()
-    t_us = np.round(truth.arrival_s * 1e6).astype(np.int64)
-    done = as_fast_as(t_us, pace * scenario.at_most)
-    ideal = truth_of(t_us, truth.slot, done, truth.arrived.shape[1], scenario.seconds)
-    return float(ideal.success(scenario.sla, scenario.warm_up_s).mean())
+    rate = pace * scenario.at_most
+    return possible(truth, rate, scenario.sla, scenario.warm_up_s, scenario.seconds)
 
 
 # -- the exchange

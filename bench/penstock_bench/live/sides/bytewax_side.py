@@ -15,15 +15,15 @@ import msgspec
 
 def main(servers: str, source: str, sink: str, folder: str) -> None:
     """Run the flow until the process ends."""
-    import bytewax.operators as op  # type: ignore[import-not-found]
-    from bytewax.connectors.kafka import (  # type: ignore[import-not-found]
+    import bytewax.operators as op
+    from bytewax.connectors.kafka import (
         KafkaSinkMessage,
         KafkaSourceMessage,
     )
     from bytewax.connectors.kafka import operators as kop
-    from bytewax.dataflow import Dataflow  # type: ignore[import-not-found]
-    from bytewax.recovery import RecoveryConfig, init_db_dir  # type: ignore[import-not-found]
-    from bytewax.testing import cluster_main  # type: ignore[import-not-found]
+    from bytewax.dataflow import Dataflow
+    from bytewax.recovery import RecoveryConfig, init_db_dir
+    from bytewax.testing import cluster_main
 
     decode, encode = msgspec.json.Decoder().decode, msgspec.json.Encoder().encode
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 def main(servers: str, source: str, sink: str, folder: str) -> None:
     """Run the flow until the process ends."""
-    import pathway as pw  # type: ignore[import-not-found]
+    import pathway as pw
 
     class Row(pw.Schema):  # type: ignore[misc]
         k: int

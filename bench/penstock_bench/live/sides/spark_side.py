@@ -1,7 +1,7 @@
 """The bench's flow on Spark: `python -m penstock_bench.live.sides.spark_side SERVERS IN OUT FOLDER KIND`.
 
-KIND is "live" or "micro" for Penstock's two modes, "native" for Spark's own aggregation, or "transactional",
-followed by the time between checkpoints.
+KIND is "live" or "micro" for Penstock's two modes, "live_python" for a processor instead of an aggregate,
+"native" for Spark's own aggregation, or "transactional", followed by the time between checkpoints.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
 
 import penstock as ps
+from penstock_bench.live.sides.sums import Sums
 from penstock_bench.sides import ROCKSDB, keep_state_in
 
 HOSTS, SLOTS = 2, 64
@@ -43,6 +44,7 @@ def main(
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     options: dict[str, dict[str, Any]] = {
         "live": {"mode": "live"},
+        "live_python": {"mode": "live"},
         "transactional": {
             "mode": "live",
             "delivery": "transactional",
@@ -50,7 +52,7 @@ def main(
         },
         "micro": {},
     }
-    is_live = kind in ("live", "transactional")
+    is_live = kind in ("live", "live_python", "transactional")
     conf = {"spark.sql.shuffle.partitions": "2"}
     spark = ps.session("penstock-live-bench", cores=8, kafka=not is_live, conf=conf)
     topics = _Topics(servers, source, sink)
@@ -58,18 +60,20 @@ def main(
         if kind == "native":
             _native(spark, topics, Path(folder), over)
         else:
-            _penstock(topics, Path(folder), options[kind], over)
+            _penstock(topics, Path(folder), kind == "live_python", options[kind], over)
     finally:
         spark.stop()
 
 
 def _penstock(
-    topics: _Topics, folder: Path, options: dict[str, Any], over: threading.Event
+    topics: _Topics, folder: Path, python: bool, options: dict[str, Any], over: threading.Event
 ) -> None:
+    source = ps.kafka(topics.servers, topics.source, schema=_ROW, spark_options=_AT_MOST)
+    keyed = ps.flow(source).key_by("k", slots=SLOTS)
     flow = (
-        ps.flow(ps.kafka(topics.servers, topics.source, schema=_ROW, spark_options=_AT_MOST))
-        .key_by("k", slots=SLOTS)
-        .aggregate(n=ps.count(), s=ps.sum("v"), t=ps.max("t"))
+        keyed.process(Sums())
+        if python
+        else keyed.aggregate(n=ps.count(), s=ps.sum("v"), t=ps.max("t"))
     )
     out = ps.to("kafka", servers=topics.servers, topic=topics.sink)
     query = flow.start(out, checkpoint=str(folder / "checkpoint"), hosts=HOSTS, **options)

@@ -53,30 +53,35 @@ class OrderRows:
     start_s: float
     """Start of the load, in seconds of the day; prices depend on it."""
     traders: Traders
+    speed: float = 1.0
+    """Seconds of the day that pass in a second."""
 
     columns = f"stock long, {ORDER_COLUMNS}"
 
     def rows(self, number: Numbers, t_us: Numbers) -> list[pa.Array]:
         # Rows of the lead-in use the first stocks, so the last rows wrap around.
         stock = self.stock[number % len(self.stock)]
-        return self.traders.orders(number, stock, self.start_s + t_us / 1e6)
+        day_s = (self.start_s + self.speed * t_us / 1e6).astype(np.float64)
+        return self.traders.orders(number, stock, day_s)
 
 
 def excerpt(
-    day: Day, start_s: float, for_s: float, one_in: int, traders: Traders
+    day: Day, start_s: float, for_s: float, one_in: int, traders: Traders, speed: float = 1.0
 ) -> tuple[Replayed, OrderRows]:
-    """Arrival times and content of one in `one_in` orders of a part of the day."""
+    """Arrival times and content of one in `one_in` orders of a part of the day, for `for_s` seconds in which
+    the day passes at this speed."""
     start_ms, length_ms = round(start_s * 1000), round(for_s * 1000)
-    which = day.between(start_ms, start_ms + length_ms)
-    arrival_ms, stock = day.arrival_ms[which][::one_in], day.stock[which][::one_in]
+    which = day.between(start_ms, start_ms + round(length_ms * speed))
+    after_ms, stock = day.arrival_ms[which][::one_in] - start_ms, day.stock[which][::one_in]
     if not len(stock):
         raise SettingError(
             f"there are no orders in the {for_s:g} s from {start_s:g} s on",
             hint="the day has 4 hours: use a part of its 14,400 s",
         )
     pieces = -(-length_ms // _PIECE_MS)
-    counts = np.bincount((arrival_ms - start_ms) // _PIECE_MS, minlength=pieces)
-    return Replayed(tuple(counts.tolist())), OrderRows(stock, start_s, traders)
+    at = (after_ms / (_PIECE_MS * speed)).astype(np.int64)
+    counts = np.bincount(np.minimum(at, pieces - 1), minlength=pieces)
+    return Replayed(tuple(counts.tolist())), OrderRows(stock, start_s, traders, speed)
 
 
 def replay(

@@ -161,11 +161,13 @@ class LiveEvents:
     seed: int = 1
     partitions: int = 2
     start_ms: int | None = None
+    config: NexmarkConfig | None = None
+    """The generator's settings; by default those of the benchmark, with this seed."""
 
     def stream(self, stream: Stream, *names: str) -> DataFrame:
         # nobody looks at what makes events long
-        config = NexmarkConfig(MOST_EVENTS, self.seed, person_bytes=0, auction_bytes=0, bid_bytes=0)
+        short = NexmarkConfig(MOST_EVENTS, self.seed, person_bytes=0, auction_bytes=0, bid_bytes=0)
         arrivals = StreamArrivals(self.shape, stream)
-        content = MixedEvents({stream: {name: name for name in names}}, config)
+        content = MixedEvents({stream: {name: name for name in names}}, self.config or short)
         load = Arriving(arrivals, content, self.partitions, self.start_ms)
         return arriving(self.spark, f"nexmark_{stream}", load)

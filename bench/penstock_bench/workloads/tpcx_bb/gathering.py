@@ -1,4 +1,7 @@
-"""Vectorised sets of distinct items that occur together, in a basket or in a session."""
+"""Sets of distinct items that occur together, in a basket or in a session.
+
+The loops are compiled and run without the GIL, so that several workers of a host run them at once.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from numba import njit
 
 from penstock.operators.operator import CHANGE
 from penstock_bench.workloads.draws import Numbers
@@ -50,19 +54,55 @@ def gathered(
     groups: int, held_group: Numbers, held_item: Numbers, group: Numbers, item: Numbers
 ) -> Gathered:
     """Add new rows (group, item), in order, to the items that groups already hold, each item once."""
-    all_groups, all_items = np.concatenate([held_group, group]), np.concatenate([held_item, item])
-    order = np.lexsort((all_items, all_groups))  # Stable: equal ones stay in order of arrival.
-    g, i = all_groups[order], all_items[order]
-    new = np.ones(len(order), np.bool_)
-    new[1:] = (g[1:] != g[:-1]) | (i[1:] != i[:-1])
-    kept = order[new]
-    kept = kept[np.lexsort((kept, all_groups[kept]))]
-    starts = np.searchsorted(all_groups[kept], np.arange(groups + 1))
-    place = np.full(len(order), -1, np.int64)
-    place[kept] = np.arange(len(kept))
-    begins = starts[group]
-    earlier = np.maximum(place[len(held_group) :] - begins, 0)
-    return Gathered(all_items[kept], starts, begins, earlier)
+    return Gathered(
+        *_gather(groups, plain(held_group), plain(held_item), plain(group), plain(item))
+    )
+
+
+@njit(cache=True, nogil=True)
+def _gather(groups, held_group, held_item, group, item):  # type: ignore[no-untyped-def]
+    """The fields of `Gathered`. Groups are small: whether an item is new is found by looking at all."""
+    room = np.zeros(groups + 1, np.int64)
+    for at in range(len(held_group)):
+        room[held_group[at] + 1] += 1
+    for at in range(len(group)):
+        room[group[at] + 1] += 1
+    room = np.cumsum(room)
+    ends = room[:-1].copy()
+    items = np.empty(room[-1], np.int64)
+    begins, earlier = np.empty(len(group), np.int64), np.zeros(len(group), np.int64)
+    for at in range(len(held_group)):
+        _add(items, room, ends, held_group[at], held_item[at])
+    for at in range(len(group)):
+        known = ends[group[at]] - room[group[at]]
+        if _add(items, room, ends, group[at], item[at]):
+            earlier[at] = known
+    starts = np.zeros(groups + 1, np.int64)
+    for number in range(groups):
+        count = ends[number] - room[number]
+        starts[number + 1] = starts[number] + count
+        for at in range(count):
+            items[starts[number] + at] = items[room[number] + at]
+    for at in range(len(group)):
+        begins[at] = starts[group[at]]
+    return items[: starts[-1]], starts, begins, earlier
+
+
+@njit(cache=True, nogil=True)
+def _add(items, room, ends, group, item):  # type: ignore[no-untyped-def]
+    """Add an item to its group, and return whether it is new there."""
+    for at in range(room[group], ends[group]):
+        if items[at] == item:
+            return False
+    items[ends[group]] = item
+    ends[group] += 1
+    return True
+
+
+def plain(numbers: Numbers) -> Numbers:
+    """Numbers in the one form that kernels are compiled for: int64, contiguous and writable."""
+    plain = np.ascontiguousarray(numbers, np.int64)
+    return plain if plain.flags.writeable else plain.copy()
 
 
 def ranges(begins: Numbers, lengths: Numbers) -> Numbers:
@@ -71,8 +111,18 @@ def ranges(begins: Numbers, lengths: Numbers) -> Numbers:
     >>> ranges(np.array([5, 0]), np.array([2, 3])).tolist()
     [5, 6, 0, 1, 2]
     """
-    before = np.cumsum(lengths) - lengths
-    numbers: Numbers = np.repeat(begins - before, lengths) + np.arange(int(lengths.sum()))
+    numbers: Numbers = _ranges(plain(begins), plain(lengths))
+    return numbers
+
+
+@njit(cache=True, nogil=True)
+def _ranges(begins, lengths):  # type: ignore[no-untyped-def]
+    numbers = np.empty(lengths.sum(), np.int64)
+    end = 0
+    for at in range(len(begins)):
+        for number in range(lengths[at]):
+            numbers[end + number] = begins[at] + number
+        end += lengths[at]
     return numbers
 
 
@@ -83,7 +133,18 @@ def flat(lists: pa.ListArray) -> tuple[Numbers, Numbers]:
     [[0, 0, 2], [3, 4, 5]]
     """
     lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-    return np.repeat(np.arange(len(lists)), lengths), lists.flatten().to_numpy(zero_copy_only=False)
+    return _owners(plain(lengths)), lists.flatten().to_numpy(zero_copy_only=False)
+
+
+@njit(cache=True, nogil=True)
+def _owners(lengths):  # type: ignore[no-untyped-def]
+    """Each index as often as its length."""
+    owners = np.empty(lengths.sum(), np.int64)
+    end = 0
+    for at in range(len(lengths)):
+        owners[end : end + lengths[at]] = at
+        end += lengths[at]
+    return owners
 
 
 def pairs(items: Numbers, others: Numbers) -> tuple[pa.Array, pa.Array]:

@@ -5,8 +5,7 @@ FROM (SELECT DISTINCT a.session, a.item AS item_1, b.item AS item_2
       FROM views a JOIN views b ON a.session = b.session AND a.item < b.item)
 GROUP BY item_1, item_2 ORDER BY n DESC, item_1, item_2 LIMIT 30
 
-A session of a user ends with an hour without a view. No Python code runs per row, except that the items
-of each user's session are stored as a list.
+A session of a user ends with an hour without a view. No Python code runs per row.
 """
 
 from __future__ import annotations
@@ -127,12 +126,15 @@ class Leaders(ps.KeyedProcessor):
         kept = self._kept.get_many(one)
         names = ("item_1", "item_2", "n")
         held = [flat(pc.struct_field(kept, name))[1] for name in names]
-        rows = [
-            np.concatenate([known, batch.column(name).to_numpy()])
-            for known, name in zip(held, names, strict=True)
-        ]
+        new = [batch.column(name).to_numpy() for name in names]
+        if len(held[2]) == self._most:
+            # Most new counts are below all stored ones, and need not be sorted.
+            chosen = np.flatnonzero(new[2] >= held[2].min())
+            new = [column[chosen] for column in new]
+        rows = [np.concatenate(columns) for columns in zip(held, new, strict=True)]
         # The rows of a pair become neighbours: the largest count is the newest.
-        item_1, item_2, n = (column[np.lexsort(tuple(reversed(rows)))] for column in rows)
+        order = np.lexsort(tuple(reversed(rows)))
+        item_1, item_2, n = (column[order] for column in rows)
         final = np.ones(len(n), np.bool_)
         final[:-1] = (item_1[1:] != item_1[:-1]) | (item_2[1:] != item_2[:-1])
         item_1, item_2, now = item_1[final], item_2[final], n[final]

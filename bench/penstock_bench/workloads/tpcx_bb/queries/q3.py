@@ -6,7 +6,7 @@ FROM (SELECT p.item AS bought, v.item AS viewed FROM purchases p JOIN views v ON
       WHERE v is one of the last 5 views before p, and not more than 10 days before it)
 GROUP BY bought, viewed ORDER BY n DESC, viewed LIMIT 30 for each item bought
 
-No Python code runs per row, except that the views before each bought item are stored as lists.
+No Python code runs per row.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numba import njit
 
 import penstock as ps
 from penstock.operators.operator import CHANGE
-from penstock_bench.workloads.draws import Numbers
 from penstock_bench.workloads.tpcx_bb.catalog import SLOTS, TpcxBbQuery
 from penstock_bench.workloads.tpcx_bb.config import PURCHASE, VIEW
-from penstock_bench.workloads.tpcx_bb.gathering import changes, flat, leading, ranges
+from penstock_bench.workloads.tpcx_bb.gathering import changes, flat, leading, plain
 
 LAST = 5
 DAYS_US = 10 * 86_400_000_000
 MOST = 30
-_LONG_AGO = -(2**62)
 
 
 def views_and_purchases(clicks: pa.RecordBatch) -> pa.RecordBatch:
@@ -58,53 +57,73 @@ class LastViews(ps.KeyedProcessor):
     output_schema = pa.schema([("bought", pa.int64()), ("viewed", pa.int64())])
 
     def init(self, handle: ps.StateHandle) -> None:
-        # The newest view is last; missing ones are long ago. Views older than the TTL do not count.
-        places = range(LAST)
-        columns = [f"item_{n} long" for n in places] + [f"seen_{n} long" for n in places]
-        self._views = handle.get_value_state("views", ", ".join(columns), ttl="20 days")
+        # The newest view is last. Views older than the TTL do not count.
+        columns = "items array<long>, seen array<long>"
+        self._views = handle.get_value_state("views", columns, ttl="20 days")
 
     def handle_batch(self, batch: pa.RecordBatch, timers: Any) -> pa.RecordBatch:
         users = batch.column("user").dictionary_encode()
         distinct = pa.RecordBatch.from_arrays([users.dictionary], ["user"])
-        by_user = np.argsort(users.indices.to_numpy(), kind="stable")
-        user = users.indices.to_numpy()[by_user]
-        item = batch.column("item").to_numpy()[by_user]
-        time = batch.column("clicked_at").cast(pa.int64()).to_numpy()[by_user]
-        bought = batch.column("bought").to_numpy(zero_copy_only=False)[by_user]
+        held = self._views.get_many(distinct)
+        owner, held_items = flat(pc.struct_field(held, "items"))
+        _, held_times = flat(pc.struct_field(held, "seen"))
+        counts, items, times, bought, viewed = _last_views(
+            len(distinct),
+            *(owner, plain(held_items), plain(held_times)),
+            plain(users.indices.to_numpy()),
+            plain(batch.column("item").to_numpy()),
+            plain(batch.column("clicked_at").cast(pa.int64()).to_numpy()),
+            batch.column("bought").to_numpy(zero_copy_only=False),
+        )
+        offsets = np.zeros(len(counts) + 1, np.int32)
+        np.cumsum(counts, out=offsets[1:])
+        newest = [pa.ListArray.from_arrays(offsets, values) for values in (items, times)]
+        self._views.update_many(distinct, pa.RecordBatch.from_arrays(newest, ["items", "seen"]))
+        return pa.RecordBatch.from_arrays(
+            [pa.array(bought), pa.array(viewed)], ["bought", "viewed"]
+        )
 
-        # For each user: LAST places with the stored views, empty or not, then the new views.
-        views = np.bincount(user[~bought], minlength=len(distinct)) + LAST
-        ends = np.cumsum(views)
-        begins = ends - views
-        seen_items, seen_times = np.empty(ends[-1], np.int64), np.empty(ends[-1], np.int64)
-        held = ranges(begins, np.full(len(distinct), LAST))
-        seen_items[held], seen_times[held] = self._held(distinct)
-        new = ranges(begins + LAST, views - LAST)
-        seen_items[new], seen_times[new] = item[~bought], time[~bought]
-        self._hold(distinct, seen_items, seen_times, ends)
 
-        come = np.cumsum(~bought)  # Views of all users so far.
-        at = np.flatnonzero(bought)
-        last = come[at] + (user[at] + 1) * LAST  # Index after the last view.
-        chosen = ranges(last - LAST, np.full(len(at), LAST))
-        purchase = np.repeat(at, LAST)
-        recent = time[purchase] - seen_times[chosen] <= DAYS_US
-        arrays = [item[purchase[recent]], seen_items[chosen[recent]]]
-        return pa.RecordBatch.from_arrays([pa.array(a) for a in arrays], ["bought", "viewed"])
+@njit(cache=True, nogil=True)
+def _last_views(users, owner, held_items, held_times, user, item, time, bought):  # type: ignore[no-untyped-def]
+    """Go through clicks in order. Returns the number of stored views of each user, these views' items and
+    times, one user after the other, and the items of purchases, each with a view before it."""
+    items, times = np.empty((users, LAST), np.int64), np.empty((users, LAST), np.int64)
+    counts = np.zeros(users, np.int64)
+    for at in range(len(owner)):
+        _see(items, times, counts, owner[at], held_items[at], held_times[at])
+    purchases = 0
+    for at in range(len(bought)):
+        purchases += bought[at]
+    buys, views = np.empty(purchases * LAST, np.int64), np.empty(purchases * LAST, np.int64)
+    pairs = 0
+    for at in range(len(user)):
+        who = user[at]
+        if not bought[at]:
+            _see(items, times, counts, who, item[at], time[at])
+            continue
+        for view in range(counts[who]):
+            if time[at] - times[who, view] <= DAYS_US:
+                buys[pairs], views[pairs] = item[at], items[who, view]
+                pairs += 1
+    all_items, all_times = np.empty(counts.sum(), np.int64), np.empty(counts.sum(), np.int64)
+    end = 0
+    for who in range(users):
+        for view in range(counts[who]):
+            all_items[end], all_times[end] = items[who, view], times[who, view]
+            end += 1
+    return counts, all_items, all_times, buys[:pairs], views[:pairs]
 
-    def _held(self, users: pa.RecordBatch) -> tuple[Numbers, Numbers]:
-        """Stored items and times, LAST for each user; missing ones are long ago."""
-        fields = self._views.get_many(users).flatten()
-        values = pa.concat_arrays(fields).fill_null(_LONG_AGO).to_numpy()
-        items, times = values.reshape(2, LAST, len(users)).transpose(0, 2, 1)
-        return items.ravel(), times.ravel()
 
-    def _hold(self, users: pa.RecordBatch, items: Numbers, times: Numbers, ends: Numbers) -> None:
-        """Store the last views of each user; `ends` are the ends of the users' ranges."""
-        places = [ends - LAST + n for n in range(LAST)]
-        arrays = [pa.array(of[at]) for of in (items, times) for at in places]
-        names = [f"{name}_{n}" for name in ("item", "seen") for n in range(LAST)]
-        self._views.update_many(users, pa.RecordBatch.from_arrays(arrays, names))
+@njit(cache=True, nogil=True)
+def _see(items, times, counts, who, item, time):  # type: ignore[no-untyped-def]
+    """Add a view to the last ones of a user."""
+    if counts[who] == LAST:
+        for at in range(LAST - 1):
+            items[who, at], times[who, at] = items[who, at + 1], times[who, at + 1]
+        counts[who] -= 1
+    items[who, counts[who]], times[who, counts[who]] = item, time
+    counts[who] += 1
 
 
 class MostViewed(ps.KeyedProcessor):

@@ -1,0 +1,1 @@
+"""`penstock bench start`: the time until a flow's first epoch, of an import and of `--help`."""
