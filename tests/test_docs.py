@@ -1,15 +1,24 @@
-"""Checks of the documentation: links and anchors exist, Python blocks compile, lines fit a screen."""
+"""Checks of the documentation: links, anchors and commands exist, Python compiles, lines fit a screen.
+
+`tests/spark/test_pages.py` and `tests/kafka/test_pages.py` run the Python code.
+"""
 
 from __future__ import annotations
 
 import re
-import textwrap
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 
+from penstock.cli.app import app
 from penstock_bench.catalog import BENCHES
+from penstock_bench.cli import bench, nexmark
+from tests.pages import blocks
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -18,6 +27,7 @@ LONGEST = 120
 
 _FENCE = re.compile(r"^\s*(```|~~~)\s*(\w*)")
 _LINK = re.compile(r"\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^()\s]+)\)")
+_COMMAND = re.compile(r"^(?: {4}|\$ )?(penstock [a-z][^\n]*)$", re.MULTILINE)
 _HEADING = re.compile(r"^(#{1,6})\s+(.*?)\s*$")
 _TABLE_CODE_OR_IMAGE = ("|", "    ", "![")
 
@@ -34,20 +44,6 @@ def _prose(text: str) -> Iterator[tuple[int, str]]:
             fenced = not fenced
         elif not fenced:
             yield number, line
-
-
-def _blocks(text: str) -> Iterator[tuple[int, str, str]]:
-    """First line, language and text of each fenced block."""
-    start, language, block = 0, "", list[str]()
-    for number, line in enumerate(text.splitlines(), 1):
-        fence = _FENCE.match(line)
-        if fence and not start:
-            start, language, block = number + 1, fence[2], []
-        elif fence:
-            yield start, language, textwrap.dedent("\n".join(block))
-            start = 0
-        elif start:
-            block.append(line)
 
 
 def _links(text: str) -> Iterator[tuple[int, str]]:
@@ -92,12 +88,55 @@ def test_links_and_anchors_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
-def test_python_blocks_compile(page: Path) -> None:
-    for number, language, block in _blocks(page.read_text()):
-        if language == "python":
-            # an excerpt of a class may begin with a comment that names its file, further to the left
-            code = textwrap.dedent(re.sub(r"^#.*$", "", block, flags=re.MULTILINE))
-            compile("\n" * (number - 1) + code, _name(page), "exec")
+def test_outside_links_are_well_formed(page: Path) -> None:
+    outside = [link[1] for link in _LINK.finditer(page.read_text()) if ":" in link[1]]
+    assert [
+        link for link in outside if not re.fullmatch(r"https://[\w-]+(\.[\w-]+)+(/\S*)?", link)
+    ] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_code_says_its_language_so_that_it_is_run(page: Path) -> None:
+    for block in blocks(page):
+        if block.language == "python":
+            compile(block.code, str(block), "exec")
+        else:
+            assert block.language in ("", "sh", "bash", "yaml", "json"), str(block)
+            assert not re.search(r"^import |\bps\.\w+\(", block.text, re.MULTILINE), str(block)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_commands_and_their_options_exist(page: Path) -> None:
+    text = page.read_text()
+    wrong = []
+    for line in _COMMAND.findall(text):
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError:
+            continue  # an excerpt of a sentence
+        if (fault := _fault(words[1:])) is not None:
+            wrong.append(f"{_name(page)}: {line}: {fault}")
+    assert wrong == []
+
+
+def _fault(words: list[str]) -> str | None:
+    """Why these are no arguments of the `penstock` command; None if they are."""
+    others = {
+        "bench": bench,
+        "nexmark": nexmark,
+    }  # of another package, which `app` only forwards to
+    other = others.get(words[0])
+    command: Any = get_command(app if other is None else other)
+    words = words if other is None else words[1:]
+    while words and isinstance(command, TyperGroup):
+        if (named := command.commands.get(words[0])) is None:
+            return f"there is no command {words[0]}"
+        command, words = named, words[1:]
+    known = {name for one in command.params for name in (*one.opts, *one.secondary_opts)} | {
+        "--help"
+    }
+    unknown = {word for word in words if re.match(r"--\w", word)} - known
+    return f"no option {', '.join(sorted(unknown))}" if unknown else None
 
 
 @pytest.mark.parametrize("page", WRAPPED, ids=_name)
@@ -110,10 +149,10 @@ def test_lines_of_prose_fit_a_screen(page: Path) -> None:
     assert too_long == []
 
 
-@pytest.mark.parametrize("bench", BENCHES)
-def test_every_goal_of_a_benchmark_is_on_its_page(bench: str) -> None:
-    page = (ROOT / "docs" / "results" / f"{bench}.md").read_text()
-    assert [goal for goal in BENCHES[bench].goals if f"`{goal}`" not in page] == []
+@pytest.mark.parametrize("name", BENCHES)
+def test_every_goal_of_a_benchmark_is_on_its_page(name: str) -> None:
+    page = (ROOT / "docs" / "results" / f"{name}.md").read_text()
+    assert [goal for goal in BENCHES[name].goals if f"`{goal}`" not in page] == []
 
 
 def test_every_report_and_picture_is_linked() -> None:
@@ -130,4 +169,3 @@ def test_the_checks_see_what_they_look_for() -> None:
     text = "# A `b`\n`[c](d)` [x\ny](no.md#a-b), ![z](z.png).\n```python\nif [e](f)\n```\n"
     assert list(_links(text)) == [(2, "no.md#a-b"), (3, "z.png")]
     assert _anchors(text) == {"a-b"}
-    assert list(_blocks(text)) == [(5, "python", "if [e](f)")]

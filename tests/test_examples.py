@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 import penstock as ps
+from penstock.cli import app as cli
 from penstock.testing import FAULT_POINTS, Fault, FlowTester, assert_survives, source
 from tests.examples import FOLDER, example
 
@@ -112,3 +114,21 @@ def test_the_page_on_testing_runs() -> None:
     names["test_clicks"]()  # type: ignore[operator]
     assert len(blocks) == 3
     assert set(FAULT_POINTS) >= {"host.applied"}
+
+
+def test_the_page_on_slas_shows_what_the_simulator_prints(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = (FOLDER.parent / "docs" / "sla.md").read_text()
+    shown = re.findall(r"^    penstock (simulate .*)\n\n((?:    .*\n)+)", page, re.M)
+    assert len(shown) == 4
+    for command, output in shown:
+        with pytest.raises(SystemExit) as leaving:
+            cli.main(shlex.split(command))
+        assert leaving.value.code == 0
+        assert _timeless(capsys.readouterr().out) == _timeless(output)
+
+
+def _timeless(table: str) -> list[list[str]]:
+    """The words of each line, without the time that a decision took."""
+    return [re.sub(r" +[\d.,]+ [mµ]s ", " ", line).split() for line in table.splitlines()]

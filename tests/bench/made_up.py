@@ -12,7 +12,6 @@ from penstock_bench.burst import bench as burst
 from penstock_bench.burst import params as burst_params
 from penstock_bench.burst import scenarios as burst_scenarios
 from penstock_bench.burst import simulated as burst_sim
-from penstock_bench.burst.outcome import LiveRuns
 from penstock_bench.burst.sides import SIDES, Side
 from penstock_bench.chaos import bench as chaos
 from penstock_bench.chaos.load import arrivals
@@ -36,10 +35,15 @@ from penstock_bench.ordered import bench as ordered
 from penstock_bench.ordered import queries as ordered_queries
 from penstock_bench.ordered import sweeps as ordered_sweeps
 from penstock_bench.ordered.trials import Shown, Trial, summary
+from penstock_bench.peers import bench as peers_bench
+from penstock_bench.peers import latency as peers_latency
+from penstock_bench.peers.engines import ENGINES
+from penstock_bench.peers.stream import TASKS
 from penstock_bench.report import PartResult, Result
 from penstock_bench.soak import bench as soak
 from penstock_bench.soak.samples import ROLES, FileCount, HeldResources, SoakSample
 from penstock_bench.switch import bench as switch
+from penstock_bench.switch import projection as switch_projection
 from penstock_bench.switch import sweeps as switch_sweeps
 from penstock_bench.switch.projection import projected
 from penstock_bench.switch.scenarios import BALANCER
@@ -115,14 +119,18 @@ def burst_report(quick: bool = False) -> dict[str, Any]:
     grid = [_simulated_burst(scenario) for scenario in burst_sim.grid(quick)]
     sweeps = {"factor": burst_sim.burstiness(), "slots": burst_sim.parallelism()}
     swept = {over: [_simulated_burst(one) for one in some] for over, some in sweeps.items()}
-    made = burst.report(grid, {} if quick else swept, LiveRuns(), {}, {}, quick)
-    report: dict[str, Any] = json.loads(made.to_json())
     runs = [
         _live_burst(scenario)
         for scenario in (burst_scenarios.QUICK if quick else burst_scenarios.FULL)
     ]
-    report["results"]["live"] = runs
-    report["results"]["costs"]["live"] = burst.costs(runs)
+    unpaced = [_live_burst(scenario) for scenario in burst_scenarios.UNPACED]
+    parts = {
+        "simulated": burst.simulated_result(grid, {} if quick else swept),
+        "live": PartResult({}, {"runs": runs, "wrong": {}, "costs": burst.costs(runs)}),
+        "live-unpaced": PartResult({}, {"runs": unpaced, "wrong": {}}),
+    }
+    plain = {name: part.to_plain(quick) for name, part in parts.items()}
+    report: dict[str, Any] = json.loads(burst.report(plain).to_json())
     return report
 
 
@@ -288,6 +296,42 @@ def _live_chains() -> list[Result]:
 def live_report(peers: bool = True) -> dict[str, Any]:
     """A made-up report of `live.run` with all parts."""
     report: dict[str, Any] = json.loads(live.report(live_results(peers)).to_json())
+    return report
+
+
+def peers_results(peers: bool = True) -> dict[str, Result]:
+    """Made-up results of each part of `bench peers`, with or without the optional peers: in the order of the
+    engines, each next side is faster by Penstock's rate."""
+
+    def sides(task: str) -> Result:
+        return {
+            name: peers_bench.side_result([{"rows_per_second": 1e5 * n}])
+            for n, (name, engine) in enumerate(ENGINES.items(), 1)
+            if (task in engine.tasks) and (peers or not engine.package)
+        }
+
+    missing = {
+        name: f"{engine.package} is not installed: make peers"
+        for name, engine in ENGINES.items()
+        if engine.package and not peers
+    }
+    results = {
+        task: PartResult(asdict(peers_bench.FULL_SCALE), {"sides": sides(task), "missing": missing})
+        for task in TASKS
+    }
+    latency = {
+        name: peers_bench.side_result([{"p50_ms": 2.0 * n, "p99_ms": 5.0 * n}])
+        for n, name in enumerate(peers_latency.SIDES, 1)
+    }
+    results["latency"] = PartResult(
+        asdict(peers_latency.FULL), {"sides": latency, "missing": missing}
+    )
+    return {part: one.to_plain(quick=False) for part, one in results.items()}
+
+
+def peers_report(peers: bool = True) -> dict[str, Any]:
+    """A made-up report of `peers.run` with all parts."""
+    report: dict[str, Any] = json.loads(peers_bench.report(peers_results(peers)).to_json())
     return report
 
 
@@ -466,15 +510,28 @@ def switch_report(scale: switch_sweeps.SwitchScale) -> dict[str, Any]:
         for engine, cost_ms in (("continuous", 0.0), ("epochs", 250.0), ("live", 210.0))
         for rate in (200.0, 500.0, 800.0)
     ]
-    report: dict[str, Any] = json.loads(switch.report(groups, (5.0, []), loads, []).to_json())
-    report["results"]["live"] = [
-        _live("burst", "switch"),
-        _live("sine", "switch"),
-        _live("exchange", "switch"),
-        _live("hotspot 50% on 3", BALANCER, (1.02, 1.1)),
-        _live("hotspot 50% on 3", "switch", (1.12, 1.04)),
-        _live("steady", None),
-    ]
+    simulated = [load for load in loads if load.engine != "live"]
+    live = {
+        "live": [
+            _live("burst", "switch"),
+            _live("sine", "switch"),
+            _live("hotspot 50% on 3", BALANCER, (1.02, 1.1)),
+            _live("hotspot 50% on 3", "switch", (1.12, 1.04)),
+            _live("steady", None),
+        ],
+        "live-exchange": [_live("exchange", "switch") | {"possible": 0.95}] * 3,
+        "live-nexmark": [_live("nexmark", "switch")] * 3,
+        "live-unpaced": [_live("q5, unpaced", "switch")],
+    }
+    parts = {
+        "simulated": switch.simulated_result(groups, simulated, scale),
+        **{name: PartResult({}, {"runs": runs}) for name, runs in live.items()},
+    }
+    parts["live"].results["projections"] = switch_projection.summary(
+        [load for load in loads if load.engine == "live"]
+    )
+    plain = {name: part.to_plain(quick=False) for name, part in parts.items()}
+    report: dict[str, Any] = json.loads(switch.report(plain).to_json())
     return report
 
 

@@ -24,10 +24,11 @@ from penstock_bench.burst.outcome import (
     loads,
     money_of,
 )
-from penstock_bench.burst.scenarios import CORES, DEFAULT, FULL, QUICK, LiveBurst
+from penstock_bench.burst.scenarios import CORES, DEFAULT, FULL, QUICK, UNPACED, LiveBurst
 from penstock_bench.burst.sides import LIVE
 from penstock_bench.burst.standby import first_relief, over
 from penstock_bench.catalog import find
+from penstock_bench.report import PartResult
 from penstock_bench.switch.outcome import of_step
 from penstock_bench.workloads.nexmark.live import BURSTS
 
@@ -86,6 +87,14 @@ def test_there_are_task_slots_for_all_hosts_of_a_run() -> None:
         # At most three keyed steps, each with at most as many hosts as the busy one.
         assert 3 * one.most_hosts + one.hosts + 1 <= CORES
         assert one.functions >= one.most_hosts
+
+
+def test_unpaced_runs_have_the_rate_that_they_name() -> None:
+    for one in UNPACED:
+        assert one.unpaced_rate is not None
+        assert one.shape.rate_at([0.0, one.at_s + 1.0]).tolist() == pytest.approx(
+            [one.unpaced_rate, one.factor * one.unpaced_rate]
+        )
 
 
 def test_stable_hosts_are_as_busy_as_the_scenario_says() -> None:
@@ -246,25 +255,34 @@ def test_costs_are_of_queries_that_all_sides_have() -> None:
 def test_ratios_of_a_report() -> None:
     sides = {"penstock": 1.0, "new_hosts_30s": 10.0, "functions_migrating": 4.0}
     runs = [run(side, peak) for side, peak in (sides | {"overprovisioned": 0.8}).items()]
-    idle, cold = {"ratios": [1.0, 1.01, 1.5]}, {"start_ms": [10.0, 30.0, 20.0]}
-    ratios = burst.ratios(runs, runs, idle, cold)
-    assert set(burst.GOALS) <= {*ratios, "live_runs_with_wrong_rows"}
+    live = PartResult({}, {"runs": runs, "wrong": {}})
+    parts = {
+        "simulated": PartResult({}, {"grid": runs}),
+        "live": live,
+        "live-unpaced": live,
+        "idle": PartResult({}, {"ratios": [1.0, 1.01, 1.5]}),
+        "cold_starts": PartResult({}, {"start_ms": [10.0, 30.0, 20.0]}),
+    }
+    ratios = burst.report({name: part.to_plain(False) for name, part in parts.items()}).ratios
+    assert set(burst.GOALS) <= set(ratios)
     assert ratios["p99_peak_vs_functions_with_migration"] == pytest.approx(0.25)
     assert ratios["sim_p99_peak_vs_new_hosts"] == pytest.approx(0.1)
+    assert ratios["unpaced_p99_peak_vs_overprovisioned"] == pytest.approx(1.25)
+    assert "unpaced_p99_peak_vs_no_scaling" not in ratios
     assert (ratios["idle_overhead"], ratios["function_cold_start_ms"]) == (1.01, 20.0)
-    assert burst.ratios([], [], {}, {}) == {}
+    assert burst.report({}).ratios == {}
 
 
 def test_a_run_with_wrong_rows_misses_a_goal() -> None:
     bad = burst_outcome.LiveRuns((outcome(),), {"q5, penstock": "x"}, {"q5, penstock": "x"})
-    made = burst.report([], {}, bad, {}, {})
+    made = burst.live_result(bad).results
     goal, name = burst.GOALS["live_runs_with_wrong_rows"], "live_runs_with_wrong_rows"
-    assert not goal.met(made.ratios[name])
-    assert made.results["failed"] == {"q5, penstock": "x"}
-    assert [run["query"] for run in made.results["live"]] == ["q7"]
-    fine = burst.report([], {}, burst_outcome.LiveRuns((outcome(),)), {}, {})
-    assert goal.met(fine.ratios[name])
-    assert json.loads(fine.to_json())["results"]["live"][0]["side"] == "penstock"
+    assert not goal.met(burst.live_ratios(made)[name])
+    assert made["failed"] == {"q5, penstock": "x"}
+    assert [run["query"] for run in made["runs"]] == ["q7"]
+    fine = burst.live_result(burst_outcome.LiveRuns((outcome(),))).results
+    assert goal.met(burst.live_ratios(fine)[name])
+    assert json.loads(json.dumps(fine))["runs"][0]["side"] == "penstock"
 
 
 def test_a_day_costs_what_its_seconds_do() -> None:
@@ -275,6 +293,6 @@ def test_a_day_costs_what_its_seconds_do() -> None:
 
 def test_the_bench_is_in_the_catalogue() -> None:
     bench = find("burst")
-    assert bench.run is burst.run
+    assert (bench.run, bench.merged) == (burst.run, burst.merged)
     assert bench.pictures is not None
     assert burst_scenarios.WARM_UP.seconds < 20

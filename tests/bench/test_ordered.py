@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock.errors import SettingError
 from penstock_bench.ordered import bench as ordered
 from penstock_bench.ordered import sweeps as ordered_sweeps
 from penstock_bench.ordered.chains import (
@@ -222,6 +224,11 @@ GROUPS = {
         {"step": "process", "ordered": True, "records_per_s": [48.0]},
         {"step": "process", "ordered": False, "records_per_s": [50.0]},
     ],
+    "cores": [
+        {"query": query, "workers": workers, "records_per_s": [rate]}
+        for query, gain, auto in ((1, 1.2, 1.1), (2, 2.7, 2.7))
+        for workers, rate in ((1, 100.0), (2, 100.0 * gain), ("auto", 100.0 * auto))
+    ],
     "flow": [
         {"step": "sum", "ordered": True, "records_per_s": [90.0]},
         {"step": "sum", "ordered": False, "records_per_s": [100.0]},
@@ -250,6 +257,10 @@ def test_ratios() -> None:
         "nonblocking_over_lock_light": 1.5,
         "nonblocking_over_lock_free_delivery": 0.9,
         "speedup_2_cores_real": 1.9,
+        "speedup_2_cores_queries": 1.2,
+        # The geometric mean of 1.2 and 2.7.
+        "tpcx_bb_2_workers_real": pytest.approx(1.8),
+        "auto_over_best_fixed_heavy": pytest.approx(1.1 / 1.2),
         # The worst of the queries, each schedule with its best number of workers.
         "ct_over_best_other": 0.97,
         "ordered_overhead": 0.96,
@@ -262,6 +273,14 @@ def test_ratios() -> None:
     assert samples["ct_over_best_other query 1"]["median"] == pytest.approx(100 / 98)
     light = samples["nonblocking_over_lock_light"]
     assert (light["low"], light["high"], light["n"]) == (1.25, 2.0, 3)
+
+
+def test_parts_are_run_alone_and_merged_with_an_earlier_report() -> None:
+    with pytest.raises(SettingError, match="has no part tables"):
+        ordered.run(lambda line: None, quick=True, part=["tables"])
+    earlier = json.loads(ordered.report({"real": GROUPS["real"]}).to_json())
+    both = ordered.merged(earlier, ordered.report({"cores": GROUPS["cores"]}, quick=True))
+    assert {"speedup_2_cores_real", "tpcx_bb_2_workers_real"} <= set(both.ratios)
 
 
 def test_what_was_not_run_has_no_ratio() -> None:

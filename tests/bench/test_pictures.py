@@ -30,6 +30,7 @@ from tests.bench.made_up import (
     migration_report,
     nexmark_report,
     ordered_report,
+    peers_report,
     soak_report,
     switch_report,
 )
@@ -37,7 +38,7 @@ from tests.bench.made_up import (
 NAMES = {
     "burst": [
         *("10-latency", "11-loads", "12-peaks", "13-breakdown", "14-sweeps", "15-trade-off"),
-        *("10-live-latency", "11-live-loads", "15-live-trade-off"),
+        *("10-live-latency", "11-live-loads", "15-live-trade-off", "live-unpaced"),
     ],
     "chaos": ["latency", "recovery"],
     "live": [
@@ -48,6 +49,7 @@ NAMES = {
         *("skew-p50", "skew-p99", "strategies", "moved", "recovery"),
     ],
     "load": [""],
+    "peers": [""],
     "nexmark": [""],
     "soak": [""],
     "ordered": [
@@ -59,6 +61,7 @@ NAMES = {
         *("11-parameters-treatments", "12-kinds", "13-kinds-used", "14-waves", "15-delays"),
         *("16-splits", "autoflow-5-hotspots", "autoflow-6-spikes", "autoflow-7-moving"),
         *("live-burst", "live-sine", "live-exchange", "live-hotspots", "projections"),
+        *("live-nexmark", "live-q5-unpaced"),
     ],
 }
 REPORTS: dict[str, Callable[[], dict[str, Any]]] = {
@@ -66,6 +69,7 @@ REPORTS: dict[str, Callable[[], dict[str, Any]]] = {
     "chaos": chaos_report,
     "live": live_report,
     "load": load_report,
+    "peers": peers_report,
     "soak": soak_report,
     "migration": lambda: migration_report(
         replace(migration.FULL, sizes=("50mb", "5gb"), fractions=(0.5, 1.0))
@@ -125,7 +129,7 @@ def test_a_quick_report_has_the_same_pictures() -> None:
 def without_most() -> list[tuple[dict[str, Any], set[str]]]:
     """Reports of which most parts were not run, and the names of their charts."""
     burst = burst_report(quick=True)
-    burst["results"] |= {"simulated": [], "costs": {}}
+    burst["results"] = {"live": burst["results"]["live"] | {"costs": {}}}
     fluid = migration_report(replace(migration.QUICK, skews=()))
     # A dot at zero does not fit on a log axis.
     fluid["results"]["moves"] = [
@@ -136,11 +140,8 @@ def without_most() -> list[tuple[dict[str, Any], set[str]]]:
     ordered = ordered_report(ordered_sweeps.QUICK)
     ordered["results"] = {"cost": ordered["results"]["cost"]}
     switch = switch_report(switch_sweeps.QUICK)
-    switch["results"] |= {
-        "live": [],
-        "projections": {"loads": []},
-        "simulated": {"waves": switch["results"]["simulated"]["waves"]},
-    }
+    groups = switch["results"]["simulated"]["groups"]
+    switch["results"] = {"simulated": {"groups": {"waves": groups["waves"]}}}
     alone = {"q4": nexmark.compared({"penstock": [1e5, 2e5]})}
     return [
         (burst, {"10-live-latency", "11-live-loads"}),
@@ -184,7 +185,7 @@ def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_only_what_is_drawn_of_bursts_keeps_its_seconds() -> None:
-    runs = burst_report()["results"]["simulated"]
+    runs = burst_report()["results"]["simulated"]["grid"]
     assert len(runs) == len(burst_sim.grid())
     shown = [run for run in runs if "by_second" in run]
     assert {(run["factor"], run["seconds"], run["shape"]) for run in shown} == {(5, 60, "burst")}

@@ -36,6 +36,15 @@ def results() -> dict[str, object]:
         "user_state": {"transform_with_state_in_pandas": {"10000": 500.0, "200000": 800.0}},
         "latency": {"penstock": {"p99_ms": 200.0}, "native": {"p99_ms": 1000.0}},
         "memory": {"host_mb_empty": 180.0, "bytes_per_key": 52.0, "growth_mb": 1.5},
+        "processors": {
+            "transform_with_state_in_pandas": {"20000": 500.0, "200000": 800.0},
+            "transform_with_state": {"20000": 1_000.0},
+            "apply_in_pandas_with_state": {"20000": 700.0},
+            "processor": {"20000": 50_000.0, "200000": 200_000.0},
+            "processor_compiled": {"200000": 800_000.0},
+            "processor_vectorised": {"200000": 600_000.0},
+            "call_us": {"median": 1.25},
+        },
     }
 
 
@@ -45,12 +54,33 @@ def test_ratios_compare_with_the_better_native_store() -> None:
         "trigger_vs_native": 0.25,
         "throughput_vs_tws_pandas": 1500.0,
         "throughput_vs_limit": 1.2,
+        "trigger_vs_limit": 0.9,
         "p99_vs_native": 0.2,
         "throughput_vs_native_1m": 2.0,
         "host_mb_empty": 180.0,
         "bytes_per_key_int_sum": 52.0,
         "host_mb_growth_over_epochs": 1.5,
+        "processor_vs_tws": 200.0,
+        "processor_compiled_vs_tws": 800.0,
+        "processor_vectorised_vs_tws": 600.0,
+        "processor_call_us": 1.25,
     }
+
+
+def test_ratios_are_shown_for_each_round() -> None:
+    def sides(**rounds_ms: list[float]) -> dict[str, object]:
+        return {side: {"rounds_ms": medians} for side, medians in rounds_ms.items()}
+
+    both = sides(
+        penstock=[10.0, 20.0],
+        limit=[8.0, 10.0],
+        native_hdfs=[40.0, 50.0],
+        native_rocksdb=[30.0, 60.0],
+    )
+    rounds = pipeline.rounds({f"rows_{rows}": both for rows in (10_000, 200_000, 1_000_000)})
+    assert rounds["throughput_vs_native"] == rounds["throughput_vs_native_1m"] == [3.0, 2.5]
+    assert rounds["trigger_vs_limit"] == [1.25, 2.0]
+    assert rounds["throughput_vs_limit"] == [0.8, 0.5]
 
 
 def test_every_goal_is_for_a_figure() -> None:
@@ -134,7 +164,7 @@ def test_options_are_for_the_bench_that_has_them(
     assert "7" in capsys.readouterr().out
     assert leave("bench", "mini", "--minutes", "2", "--seconds", "30") == 2
     assert "bench mini has no option --seconds, --minutes" in capsys.readouterr().err
-    assert leave("bench", "pipeline", "--seed", "7") == 2
+    assert leave("bench", "load", "--seed", "7") == 2
     assert "options of this benchmark: none" in capsys.readouterr().err
 
 

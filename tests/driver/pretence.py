@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -75,6 +75,7 @@ class PretendedRelocation:
     waited_ms: list[float] = field(default_factory=list)
     stayed: list[str] = field(default_factory=list)
     lost: list[LostHost] = field(default_factory=list)
+    lent: dict[int, dict[HostId, tuple[HostId, ...]]] = field(default_factory=dict)
     refuses: str = ""
     _numbers: Iterator[int] = field(default_factory=lambda: count(7))
 
@@ -93,6 +94,9 @@ class PretendedRelocation:
     def take_lost(self) -> list[LostHost]:
         lost, self.lost = self.lost, []
         return lost
+
+    def lend(self, epoch: int, helpers: Mapping[HostId, tuple[HostId, ...]]) -> None:
+        self.lent[epoch] = dict(helpers)
 
     def treat(self, step: str, treatments: Sequence[Treatment]) -> dict[HostId, HostId]:
         if self.refuses:

@@ -112,7 +112,15 @@ class PretendedHosts:
         """Let a slow host seal."""
         name, mine = f"deltas/{STEP.id}/{epoch}", 2 if host == A else 6
         own, away = (
-            DeltaRef(STEP.id, host, f"{name}-{kind}-{host[-1]}", 1, 1, slots=pack_slots([slot]))
+            DeltaRef(
+                STEP.id,
+                host,
+                f"{name}-{kind}-{host[-1]}",
+                1,
+                1,
+                slots=pack_slots([slot]),
+                away=kind == "away",
+            )
             for kind, slot in (("own", mine), ("away", 8 - mine))
         )
         vitals = HostVitals(
@@ -157,7 +165,7 @@ class PretendedHosts:
         self.calls.append(("assign", wait))
         self.assigned |= {host: frozenset(order.owned) for host, order in orders.items()}
 
-    def admit(self, hosts: Iterable[HostId], version: int) -> None:
+    def admit(self, hosts: Iterable[HostId], version: int, splits: object) -> None:
         self.assigned |= {host: frozenset() for host in hosts if host not in self.assigned}
 
     def join(self, hosts: Iterable[HostId], run: int, couriers: int, **facts: Any) -> None:

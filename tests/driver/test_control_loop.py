@@ -60,6 +60,31 @@ def test_nothing_is_decided_on_the_first_epochs() -> None:
         assert policy.asked
 
 
+def test_a_flow_that_is_overloaded_from_its_start_is_not_left_alone() -> None:
+    """Its epochs are long: the warm-up ends with the second one, or with the first if that is very long."""
+    for first_ms in (100.0, 6_000.0):
+        policy = Watchful()
+        with pretending(policy, warm_epochs=5) as on:
+            on.pass_epoch({"sums": first_ms})
+            assert bool(policy.asked) == (first_ms == 6_000.0)
+            on.pass_epoch({"sums": 2_000.0})
+            assert policy.asked
+            # the rate of the short epoch of the warm-up does not count: 100 rows in 2 s
+            if first_ms == 100.0:
+                assert on.vitals().service_rate.tolist() == [50.0, 50.0]
+
+
+def test_hosts_are_lent_in_an_uneven_epoch_only() -> None:
+    with pretending(Watchful()) as on:
+        on.pass_epoch()
+        on.pass_epoch()
+        assert not on.relocation.lent, "hosts take 10 ms for 100 rows"
+        for _ in range(60):
+            on.pass_epoch({"sums": 100_000.0})
+        (busy, helpers), *_ = on.relocation.lent[on.epoch - 1].items()
+        assert busy not in helpers
+
+
 def test_what_is_expected_of_an_epoch_is_known_while_it_is_worked_on() -> None:
     """No rows are late yet, but hosts have more rows than they can process."""
     with pretending(Watchful()) as on:

@@ -73,11 +73,14 @@ def test_whatever_becomes_of_burst_workers(tmp_path: Path, name: str) -> None:
     """Slots move back and forth meanwhile."""
     migration = MIGRATIONS[NAMES.index(name) % len(MIGRATIONS)]
     with helped_trial(name, tmp_path, migration=migration) as (trial, by):
-        for _ in range(2):
+        did = by.workers.did
+        for _ in range(20):  # How many chunks become requests depends on how busy the machine is.
             back_and_forth(trial)
+            if did["answer"] > 5 and len(did) > 3:
+                break
         trial.check()
-        assert by.workers.did["answer"] > 5
-        assert len(by.workers.did) > 3
+        assert did["answer"] > 5
+        assert len(did) > 3
         assert all(one.runs == 1 for one in trial.cluster.progress)
 
 
@@ -85,9 +88,11 @@ def test_slow_burst_workers_keep_no_checkpoint_for_longer_than_the_deadline(
     tmp_path: Path,
 ) -> None:
     with helped_trial("sums", tmp_path, {"hang": 1}) as (trial, by):
-        for _ in range(4):
+        for _ in range(20):
             trial.give()
             trial.cluster.pass_epochs(1)
+            if by.workers.did["hang"] > 5:
+                break
         trial.check()
         assert by.workers.did["hang"] > 5
 

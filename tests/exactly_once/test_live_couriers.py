@@ -107,7 +107,7 @@ def test_a_courier_dies_during_a_renewal(
 def test_couriers_follow_the_load(tmp_path: Path) -> None:
     """One courier becomes several under load, by the busy time of their threads; a quiet flow has one
     again. Every row counts once."""
-    rows = 60_000
+    rows = 120_000
     source = rate(20_000, rows=rows, partitions=4, keys=50)
     step = KeyedStep("sums", SLOTS, aggregated(source.schema, "key", "value"))
     flow = FlowPlan((SourcePlan(source.schema, arrival="arrival"),), (step,))

@@ -33,8 +33,8 @@ NEEDS = {
 def test_every_point_is_told_of() -> None:
     """Points that only micro-batches or Spark's sinks pass are exempt."""
     micro = {
-        "host.channel", "host.applied", "driver.written", "courier.read", "courier.closed",
-        "sink.merge",
+        "host.channel", "host.began", "host.applied", "driver.written", "courier.read", "courier.closed",
+        "sink.merge", "host.confirm",
     }  # fmt: skip
     assert {*POINTS, *BURST_POINTS} | micro == set(FAULT_POINTS) | set(LIVE_POINTS)
 
@@ -169,7 +169,7 @@ def test_a_host_that_falls_silent_is_given_up(tmp_path: Path) -> None:
         trial.check()
 
 
-@pytest.mark.parametrize("name", ["tumbling", "reminders", "hot"])
+@pytest.mark.parametrize("name", ["tumbling", "reminders", "bells", "hot"])
 def test_a_window_does_not_wait_for_a_checkpoint(tmp_path: Path, name: str) -> None:
     """It closes when all partitions have passed it, within a second on a busy machine; the next
     checkpoint is a minute away."""

@@ -66,7 +66,9 @@ NOW = (
     "driver.committed",
 )
 """Fault points that every run of the tests tries; the others only run in longer test runs."""
-SOME = ("sums", "tumbling", "late-session", "top", "distinct", "hot")
+USERS = ("own-session", "histogram", "interval", "own-changes", "recent", "batch-sums")
+"""Flows of users' own aggregates and processors that merge, and joins."""
+SOME = ("sums", "tumbling", "late-session", "top", "distinct", "hot", *USERS)
 """Flows that every run of the tests tries."""
 
 
@@ -135,8 +137,8 @@ def in_any_order(on: MiniCluster, monkeypatch: pytest.MonkeyPatch) -> None:
 CHANGES = [("answer", "fail"), ("fail", "answer"), ("answer", "answer")]
 """Behaviour of burst workers before, and after."""
 PARTED = [
-    pytest.param(name, marks=slow_unless(name in ("sums", "tumbling")))
-    for name in ("sums", "tumbling", "late-session", "distinct")
+    pytest.param(name, marks=slow_unless(name in ("sums", "tumbling", *USERS[:3])))
+    for name in ("sums", "tumbling", "late-session", "distinct", *USERS)
 ]
 
 
@@ -194,7 +196,9 @@ def test_a_task_is_given_up_when_some_hosts_have_its_second_channel(
     [
         pytest.param(point, name, marks=slow_unless(point in NOW and name in SOME))
         for number, point in enumerate(ALL_POINTS)
-        for name in ("sums", NAMES[2 + number % (len(NAMES) - 2)])
+        for name in dict.fromkeys(
+            ("sums", NAMES[2 + number % (len(NAMES) - 2)], USERS[number % len(USERS)])
+        )
     ],
 )
 def test_a_fault_at_each_point(tmp_path: Path, point: str, name: str) -> None:

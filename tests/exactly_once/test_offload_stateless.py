@@ -165,7 +165,8 @@ def test_burst_workers_that_give_no_answers_are_done_without(tmp_path: Path, doe
         on.pass_epochs(5, (BURST, BURST))
         assert on.plans[-1].reach is not None
         on.become({does: 1})
-        failed = on.pass_epochs(2, (BURST, BURST))
+        # those that hang cost one deadline, and are not waited for again
+        failed = on.pass_epochs(1 if does == "hang" else 2, (BURST, BURST))
         assert all(one.functions.returned == one.functions.rows > 0 for one in failed)
         assert on.pass_epochs(1, (BURST, BURST))[0].functions.rows == 0
         assert NO_ANSWER in on.offload_facts()[-1]["reasons"]

@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.timeout(120),
 ]
 
-_MOVING = ("host.fetch", "host.fetched", "host.serve")
+_MOVING = ("host.began", "host.fetch", "host.fetched", "host.serve")
 """Points that are passed only when slots move between hosts."""
 _COMING = ("host.assign", "host.trickle", "host.install")
 """Points that are passed only when a host has just started."""

@@ -10,11 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.errors import NullKeyError, StepError
+from penstock.errors import MemoryLimitError, NullKeyError, StepError
 from penstock.operators.aggregate.aggregates import AggregatePlan, count, sum
 from penstock.operators.process.processor import KeyedProcessor
 from penstock.operators.process.step import ProcessPlan
 from penstock.plan.steps import FlowPlan, KeyedStep, MapStep, SourcePlan
+from tests.trials.cluster import cluster
 from tests.trials.one_host_trial import ALONE, SMALL, THREE, OneHost
 from tests.trials.plain_rows import Row, values
 
@@ -255,3 +256,15 @@ def test_a_task_that_is_tried_again_may_succeed(tmp_path: Path) -> None:
         assert on.tasks.attempts in (3, 4), "both errors may hit the same attempt"
     finally:
         on.close()
+
+
+def test_more_state_than_allowed_ends_the_query_and_changes_nothing(tmp_path: Path) -> None:
+    counts = KeyedStep("counts", SLOTS, AggregatePlan(SOURCE, ["k"], {"n": count()}))
+    flow = FlowPlan((SourcePlan(SOURCE),), (counts,), one_host=True)
+    with cluster(flow, str(tmp_path), hosts=1, memory_limit=1 << 20) as on:
+        on.run([[{"k": 1, "v": 1}]])
+        before = on.epoch
+        many = [{"k": k, "v": 1} for k in range(60_000)]
+        with pytest.raises(MemoryLimitError, match=r"one host takes .* MB of the 1 MB"):
+            on.run([many])
+        assert on.epoch == before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -80,20 +81,34 @@ TWO_KEYS = FlowPlan(
 
 
 def shop_rows(epoch: int, partitions: int) -> list[list[Row]]:
-    """Rows whose partitions have separate keys in both steps, so that partitions do not race."""
+    """Rows of keys that occur in all partitions, in both steps."""
     pick = random.Random(epoch)
     return [
         [
             {
                 "p": p,
                 "n": 1000 * epoch + n,
-                "who": f"{p} {pick.randrange(7)}",
-                "item": p + partitions * pick.randrange(9),
+                "who": f"{pick.randrange(7)}",
+                "item": pick.randrange(9 * partitions),
             }
             for n in range(40)
         ]
         for p in range(partitions)
     ]
+
+
+TIMED = SHOPS.append(pa.field("at", pa.timestamp("us")))
+_TIMED = ProcessPlan(TIMED, ["who"], Numbered())
+BY_ARRIVAL = FlowPlan(
+    (SourcePlan(TIMED, arrival="at"),),
+    (
+        KeyedStep("first", SLOTS, _TIMED, kind="process"),
+        MapStep("map", without_elevens, _TIMED.output, _TIMED.output),
+        KeyedStep("second", SLOTS, _SECOND),
+    ),
+    ordered=True,
+    by_arrival=True,
+)
 
 
 def in_arrival_order(epochs: Sequence[Partitions]) -> list[list[tuple[Any, ...]]]:
@@ -157,6 +172,21 @@ def _move(on: MiniCluster, number: int) -> None:
         hosts = on.relocation.hosts(step.id)
         slots = {(3 * number + i) % SLOTS for i in range(SLOTS // 2)}
         on.relocation.move(step.id, slots, hosts[number % len(hosts)])
+
+
+@pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
+def test_rows_of_all_partitions_are_processed_by_arrival(tmp_path: Path, world: World) -> None:
+    epochs = [shop_rows(number, 3) for number in range(EPOCHS)]
+    pick = random.Random(7)
+    for parts in epochs:
+        for part in parts:
+            for row in part:
+                row["at"] = datetime(2026, 1, 1) + timedelta(milliseconds=pick.randrange(60))
+    by_time = [
+        [sorted((row for part in parts for row in part), key=lambda row: (row["at"], row["p"]))]
+        for parts in epochs
+    ]
+    assert ran(BY_ARRIVAL, str(tmp_path), epochs, world) == in_arrival_order(by_time)
 
 
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)

@@ -58,7 +58,8 @@ def await_fence(flow: Trial, host: str) -> None:
 def test_a_host_that_is_stopped_anywhere_is_given_up(tmp_path: Path, point: str) -> None:
     """The host stops in the middle of its work, while others wait for it or fetch from it. It cannot be
     killed: those who wait for it must give up their calls."""
-    migration = "lazy" if point in ("host.fetch", "host.fetched", "host.serve") else "all_at_once"
+    lazy = ("host.fetch", "host.fetched", "host.serve", "host.began")
+    migration = "lazy(0)" if point in lazy else "all_at_once"
     with trial("ledger", str(tmp_path), migration=migration, settings=QUICK) as flow:
         flow.take(Turn(1))
         flow.take(Turn(2))

@@ -119,4 +119,5 @@ def test_the_report_to_the_driver_has_all_counts() -> None:
     seen = codec.decode(codec.encode(report), Seen)
     assert {step: counts.sum() for step, counts in seen.loads.items()} == {"step": 3, "second": 0}
     assert seen.loads["step"].dtype == np.int64
-    assert HotKeyCount("step", tallies[0].hot()[0].slot, "user=a", 2) in seen.hot
+    hot = tallies[0].hot()[0]
+    assert HotKeyCount("step", hot.slot, "user=a", 2, hot.hash) in seen.hot

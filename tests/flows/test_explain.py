@@ -105,13 +105,17 @@ def test_operators_for_functions_are_printed_if_the_flow_has_functions() -> None
         "functions   at most 40, each at 50% of a host's speed, while hosts are not enough",
         "router      couriers source-2 -> map-1, transient map-1",
         "transient   function map-1 -> router join-2",
-        "router      couriers map-1, transient map-1 -> join-2",
-        "router      couriers join-2 -> count-3, transient count-3",
+        "router      couriers source-1 -> join-2, transient join-2",
+        "router      couriers map-1, transient map-1 -> join-2, transient join-2",
+        "transient   function join-2 -> merge join-2",
+        "merge       hosts    join-2, transient join-2 -> router count-3",
+        "router      couriers merge join-2 -> count-3, transient count-3",
         "transient   function count-3 -> merge count-3",
         "merge       hosts    count-3, transient count-3 -> router distinct-4",
         "router      couriers merge count-3 -> distinct-4, transient distinct-4",
         "transient   function distinct-4 by whole keys -> merge distinct-4",
         "merge       hosts    distinct-4, transient distinct-4 -> output",
-        "left whole  join-2: its state does not merge",
         lines[-1],
     ]
+    whole = explained(replace(plan, ordered=True), None, LocalFunctions()).splitlines()
+    assert "left whole  join-2: its output is in the order of arrival" in whole

@@ -24,12 +24,13 @@ def test_no_public_name_is_a_module() -> None:
 def test_the_public_names_are_these() -> None:
     assert set(ps.__all__) == {
         "Bounds", "CHANGE", "CheckpointError", "Decision", "Elastic", "Flow", "FlowError", "FlowQuery",
-        "FunctionPrice", "HostLostError", "HostPrice", "KeyedFlow", "KeyedProcessor", "LambdaFunctions",
-        "LocalFunctions", "Migration", "NullKeyError", "PenstockError", "Policy",
+        "FunctionPrice", "HostLostError", "HostPrice", "HttpFunctions", "KeyedFlow", "KeyedProcessor",
+        "LambdaFunctions", "LocalFunctions", "Migration", "NullKeyError", "PenstockError", "Policy",
         "ProtocolError", "QueryStatus", "Row", "RowIds", "SLA", "SettingError", "Settings", "StepError",
         "Tls",
-        "StoreError", "Treatment", "Vitals", "Window", "WindowedFlow", "approx_distinct", "avg",
-        "collect", "configure", "count", "count_distinct", "first", "flow", "foreach_arrow",
+        "StoreError", "Treatment", "Vitals", "Window", "WindowedFlow", "aggregator",
+        "approx_distinct", "arrow_aggregator", "avg",
+        "collect", "compiled", "configure", "count", "count_distinct", "first", "flow", "foreach_arrow",
             "foreach_batch", "hopping", "kafka", "rate", "source",
         "last", "log_to_stderr", "max", "min", "new_host", "session",
         "session_window", "sum", "to", "tumbling",

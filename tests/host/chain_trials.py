@@ -57,7 +57,7 @@ def parted(step: KeyedStep, settings: Settings) -> PartedOperator:
     return PartedOperator(
         lambda: step.operator(ordered=True),
         settings.parts(step.slots),
-        workers=1,
+        workers=settings.workers,
         chunk_rows=settings.chunk_rows,
     )
 

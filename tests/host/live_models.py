@@ -23,6 +23,7 @@ from penstock.operators.operator import ROWS, Answer, EpochTime, Operator
 from penstock.plan.assignment import Assignment, Incoming
 from penstock.state.arrays import Array
 from penstock.state.keys.codec import KeyCodec, Keys, int_keys, slots_of
+from penstock.state.keys.slot_map import SlotMap
 from penstock.wire.live import CheckpointMessage, Chunk, Frame, Handing, Message, Reroute
 
 SLOTS = 2
@@ -57,6 +58,7 @@ class PlainTable:
     """A table with the methods that `Holdings` uses. A key is its own entry."""
 
     slots, nbytes, renumberings = SLOTS, 0, 0
+    slot_map = SlotMap(SLOTS)
     codec = CODEC
 
     def __init__(self) -> None:

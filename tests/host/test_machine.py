@@ -325,3 +325,26 @@ def test_rows_wait_for_whole_slots() -> None:
     assert host.wanted() is None
     host.rollback(0)
     assert host.residence.partial[1], "the entries are gone, so the slot is not complete"
+
+
+def test_a_host_tells_when_it_applied_each_channel() -> None:
+    seconds = iter((10.0, 10.25))
+    host = HostMachine(AggregateOperator(PLAN, 4, "step"), wall_s=lambda: next(seconds))
+    host.assign(Assignment(-1, (0, 1, 2, 3)))
+    host.close_channel(header(0, 1, 10), ROWS, rows((1, 5)))
+    host.close_channel(header(0, 0, 11), ROWS, rows((1, 1)))
+    assert host.seal(0, 0, 2)[1].closed_ms == {1: 10_000.0, 0: 10_250.0}
+
+
+def test_a_channel_waits_for_those_of_lower_tasks() -> None:
+    host = machine()
+    first, second = (replace(header(0, p, 10 + p), task=p) for p in (0, 1))
+    assert (host.ahead_of(first), host.ahead_of(second)) == (None, 0)
+    host.close_channel(first, ROWS, rows((1, 1)))
+    assert (host.ahead_of(first), host.ahead_of(second)) == (None, None)
+    host.rollback(-1, 0)
+    with pytest.raises(StaleRunError):
+        host.ahead_of(second)
+    # A task's second channel waits for the second ones of lower tasks only.
+    [other] = [replace(header(0, 3, 20, run=1, partitions=4), task=1)]
+    assert host.ahead_of(other) == 2

@@ -182,14 +182,14 @@ def test_with_threads_switched_all_the_time(name: str) -> None:
     """Channels are large enough to keep all workers busy, and threads switch all the time."""
     random = np.random.default_rng(11)
     epochs = [
-        Epoch([_rows(random, number * 8, 60) for _ in range(2)], number * 8 - 6, number * 8)
+        Epoch([random_rows(random, number * 8, 60) for _ in range(2)], number * 8 - 6, number * 8)
         for number in range(2)
     ]
     with forced_switches():
         same(SINGLE[name], epochs, (7, 4, 5), ordered=True)
 
 
-def _rows(random: np.random.Generator, ms: int, count: int) -> list[Row]:
+def random_rows(random: np.random.Generator, ms: int, count: int) -> list[Row]:
     """Return random rows of many keys, with the schema of `window_trials`."""
     return [
         {

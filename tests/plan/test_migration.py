@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import SettingError
-from penstock.plan.migration import TRICKLE_MB_S, Migration
+from penstock.plan.migration import UNCAPPED_MB_S, Migration
 
 
 @pytest.mark.parametrize(
     ("text", "slots_at_once", "trickle", "whole"),
     [
-        ("lazy", None, TRICKLE_MB_S, False),
+        ("lazy", None, UNCAPPED_MB_S, False),
         ("lazy(0)", None, 0.0, False),
         ("lazy(2.5)", None, 2.5, False),
         ("all_at_once", None, 0.0, True),

@@ -312,3 +312,85 @@ def test_an_avoided_host_keeps_what_it_owns_and_gets_no_more() -> None:
     topology.lost(A)
     topology.advance(2, [A, B], LAZY, [A])
     assert topology.slots_of(B) == [0, 1, 2, 3]
+
+
+# -- slots that are split
+
+KEYS = [(1 << 62) + n for n in range(4)]
+"""Hashes of four keys of slot 1 of 4."""
+
+
+def key_hosts(topology: Topology) -> list[HostId]:
+    """The hosts of the four keys."""
+    routes = topology.routes
+    return [routes.hosts[routes.owner[slot]] for slot in routes.slots.of(np.array(KEYS, np.uint64))]
+
+
+def test_keys_move_without_their_slot() -> None:
+    topology = started(A, B, slots=4)
+    topology.move_keys(KEYS[:2], B)
+    assert topology.pending == 1
+    (moved,) = topology.advance(0, [A, B], LAZY)
+    assert (moved.slots, moved.source, moved.target) == ((4,), A, B)
+    assert key_hosts(topology) == [B, B, A, A]
+    topology.move_keys(KEYS[1:3], A)  # one returns to its slot, the other is there
+    topology.advance(1, [A, B], LAZY)
+    assert key_hosts(topology) == [B, A, A, A]
+    again = Topology(STEP, 4, [A, B], topology.routes, topology.placements)
+    again.advance(1, [A, B], LAZY)
+    assert key_hosts(again) == [B, A, A, A], "a restart keeps exceptions"
+
+
+def test_a_whole_slot_takes_its_keys_along() -> None:
+    topology = started(A, B, slots=4)
+    topology.move_keys(KEYS[:1], B)
+    topology.advance(0, [A, B], LAZY)
+    topology.move([1], B)
+    topology.advance(1, [A, B], LAZY)
+    assert key_hosts(topology) == [B] * 4
+    topology.advance(2, [A, B], LAZY)
+    assert topology.map.count == 4
+
+
+def test_splits_take_effect_between_the_runs_of_a_live_flow() -> None:
+    topology = started(A, B, slots=4)
+    topology.move_keys(KEYS[:1], B)
+    assert topology.could_split()
+    assert topology.advance(0, [A, B], LAZY, durable=0) == []
+    assert topology.map.count == 4
+    topology.advance(1, [A, B], LAZY)
+    assert not topology.could_split()
+    topology.unite([1])
+    (back,) = topology.advance(5, [A, B], LAZY, durable=4)
+    assert (back.slots, back.target) == ((4,), A)
+    assert topology.could_split()
+    topology.advance(6, [A, B], LAZY)
+    assert topology.map.count == 4
+
+
+def test_a_host_with_keys_of_others_leaves() -> None:
+    topology = started(A, B, slots=4)
+    topology.move_keys(KEYS[:2], B)
+    topology.advance(0, [A, B], LAZY)
+    topology.scale([A])
+    topology.advance(1, [A, B], LAZY)
+    assert key_hosts(topology) == [A] * 4
+    assert topology.retired() == [B]
+
+
+def test_a_lost_host_loses_its_keys_only() -> None:
+    topology = started(A, B, slots=4)
+    topology.move_keys(KEYS[:2], B)
+    topology.advance(0, [A, B], LAZY)
+    topology.lost(B)
+    moved = topology.advance(0, [A], LAZY)
+    assert sorted(slot for handover in moved for slot in handover.slots) == [2, 3, 4]
+    assert key_hosts(topology) == [A] * 4
+
+
+def test_parts_of_different_slots_are_refused() -> None:
+    topology = started(A, B, slots=4)
+    with pytest.raises(SettingError, match="hashes of one slot"):
+        topology.split([[(0, 5), (1 << 62, 1 << 62)]])
+    with pytest.raises(SettingError, match="has no host"):
+        topology.move_keys(KEYS, HostId("sum/9"))

@@ -21,7 +21,10 @@ def test_the_wheel_holds_the_package_and_runs_from_there(tmp_path: Path) -> None
         archive.extractall(tmp_path / "site")
         held = {name for name in archive.namelist() if name.startswith("penstock/")}
     source = ROOT / "src" / "penstock"
-    wanted = {f"penstock/{path.relative_to(source)}" for path in source.rglob("*.py")}
+    page = source / "observe" / "dashboard" / "static"
+    files = [*source.rglob("*.py"), *(path for path in page.rglob("*") if path.is_file())]
+    wanted = {f"penstock/{path.relative_to(source)}" for path in files}
+    assert "penstock/observe/dashboard/static/index.html" in wanted
     assert held == wanted | {"penstock/py.typed"}
     site = str(tmp_path / "site")
     code = f"import sys; sys.path.insert(0, {site!r}); import penstock; print(penstock.__file__)"

@@ -205,3 +205,13 @@ def test_invalid_burst_workers_are_refused(wrong: dict[str, float]) -> None:
 def test_burst_workers_need_the_epochs_engine() -> None:
     with pytest.raises(SettingError, match="engine"):
         Plane(burst_workers=WorkerPlane())
+
+
+def test_a_wrong_assumption_about_their_speed_is_corrected_by_measuring() -> None:
+    slow = replace(FUNCTIONS, speed=0.4)
+    known, assumed = (
+        run(burst(4.0), replace(PLANE, burst_workers=replace(slow, assumed_speed=speed)))
+        for speed in (None, 1.0)
+    )
+    assert worst(assumed, 25, 35) < 1.5 * worst(known, 25, 35)
+    assert assumed.series.workers.max() >= 0.8 * known.series.workers.max()

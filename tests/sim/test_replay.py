@@ -29,7 +29,7 @@ from penstock.control.examine.arrivals import Arrivals
 from penstock.control.examine.vitals import Work
 from penstock.control.record import Opening, event_line, event_of, read
 from penstock.driver import control_loop
-from penstock.driver.journal_writer import EventWriter, JournalWriter
+from penstock.driver.journal_writer import JournalWriter, StartWriter, control_line
 from penstock.errors import CheckpointError, SettingError
 from penstock.model import HostId
 from penstock.sim.replay import Difference, difference, recorded, replayed, wanted
@@ -47,8 +47,8 @@ app = typer.Typer(pretty_exceptions_enable=False)
 app.command()(simulate)
 
 
-def _paced(rows: int, useful_ms: float) -> Work:
-    return Work(rows, 1000 * rows / CAPACITY)
+def _paced(rows: int, useful_ms: float, cpu: float | None = None) -> Work:
+    return Work(rows, 1000 * rows / CAPACITY, cpu)
 
 
 def _rows(count: int, hot: float = 0.0) -> list[list[dict[str, Any]]]:
@@ -70,13 +70,17 @@ def _until(on: MiniCluster, event: str, rows: list[list[dict[str, Any]]]) -> Non
     raise AssertionError(f"no {event!r} in the journal")
 
 
+def event_writer(store: Store, started_ms: float = 0.0) -> StartWriter[Opening | Event]:
+    return StartWriter(store, "events", started_ms, control_line)
+
+
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkpoint of a recorded run with a burst, a lost host, a hot key and changed settings."""
     folder = tmp_path_factory.mktemp("checkpoint")
     store = Store(f"{folder}/penstock")
     store.write_flow({"format": 1, "steps": []})
-    events, journal = EventWriter(store), JournalWriter(store)
+    events, journal = event_writer(store), JournalWriter(store)
     elastic = Elastic("switch", at_most=4)
     with (
         patch.object(control_loop, "Work", _paced),
@@ -163,7 +167,7 @@ def test_a_run_that_cannot_be_replayed_is_refused(checkpoint: Path, tmp_path: Pa
 
 def test_a_custom_policy_object_is_reported(tmp_path: Path) -> None:
     store = Store(f"{tmp_path}/penstock")
-    events = EventWriter(store)
+    events = event_writer(store)
     with cluster(SUMS, store.uri, elastic=Elastic(Watchful()), record=events) as on:
         on.run([[{"k": 1, "v": 1}], []])
     events.stop()
@@ -209,7 +213,7 @@ def test_events_of_old_starts_are_forgotten(tmp_path: Path) -> None:
         pass
     opening = next(item for item in recording if isinstance(item, Opening))
     for start in range(8):
-        writer = EventWriter(store)
+        writer = event_writer(store, float(start))
         writer(replace(opening, started_ms=float(start)))
         writer.stop()
     assert recorded(store).opening.started_ms == 7

@@ -73,8 +73,14 @@ def test_a_load_gets_the_hosts_it_needs_and_a_dead_one_loses_nothing(
         await_condition(lambda: len(query.status.hosts) > 1, 60)
         epoch = query.progress[-1].epoch
         await_condition(lambda: query.progress[-1].epoch > epoch + 2, 60)
+        await_condition(lambda: f"{STEP}: average" in query.status.success, 60)
+        success, slots = query.status.success, query.slot_success()[STEP]
     finally:
         query.stop()
+    assert 0 <= (success["average"].run or 0) < 1  # it was too much for one host
+    assert len(slots) == 16
+    assert success[f"{STEP}: average"].run is not None
+    assert query.progress[-1].success["average"].run is not None
     run = recorded(Store(f"{checkpoint}/penstock"))
     assert {"began", "host lost"} <= {entry.event for entry in run.journal}
     assert replayed(run) == run.journal, "decided otherwise than it was"
@@ -98,16 +104,43 @@ class Echo(ps.KeyedProcessor):
         yield from ((key[0], row.v) for row in rows)
 
 
-@pytest.mark.parametrize("merges", [True, False])
+class Counted(ps.KeyedProcessor):
+    """Sums and counts the values of a key. It merges."""
+
+    output_schema = "k long, s long, n long"
+
+    def init(self, handle: Any) -> None:
+        self.total = handle.get_value_state("total", "s long, n long")
+
+    def handle_input_rows(self, key: Any, rows: Any, timers: Any) -> None:
+        for row in rows:
+            self._add(row.v, 1)
+
+    def merge(self, other: Counted) -> None:
+        self._add(*other.total.get())
+
+    def handle_merged(self, key: Any, timers: Any) -> Iterator[Any]:
+        yield (key[0], *self.total.get())
+
+    def _add(self, s: int, n: int) -> None:
+        before = self.total.get() or (0, 0)
+        self.total.update((before[0] + s, before[1] + n))
+
+
+@pytest.mark.parametrize(("state", "merges"), [("sketch", True), ("own", True), ("echo", False)])
 def test_a_key_that_is_too_much_for_a_host_is_named(
-    spark: SparkSession, checkpoint: str, merges: bool
+    spark: SparkSession, checkpoint: str, state: str, merges: bool
 ) -> None:
     hot = F.when(F.col("v") % 10 < 9, 7).otherwise(F.col("k")).alias("k")
     source = rows(spark, "steady(500)").select("arrival", hot, "v")
     keyed = ps.flow(source, arrival="arrival").key_by("k", slots=16)
-    flow = keyed.aggregate(n=ps.approx_distinct("v")) if merges else keyed.process(Echo())
-    flow = flow.sla("1s").elastic(at_most=2)
-    query = flow.start(ps.to("noop"), checkpoint=checkpoint, hosts=1, settings=SETTINGS)
+    steps = {
+        "sketch": lambda: keyed.aggregate(n=ps.approx_distinct("v")),
+        "own": lambda: keyed.process(Counted()),
+        "echo": lambda: keyed.process(Echo()),
+    }
+    flow, sink = steps[state]().sla("1s").elastic(at_most=2), ps.collect()
+    query = flow.start(sink, checkpoint=checkpoint, hosts=1, settings=SETTINGS)
     try:
         await_condition(lambda: bool(told(query, "hot key")), 120)
         entry = told(query, "hot key")[-1]
@@ -125,6 +158,11 @@ def test_a_key_that_is_too_much_for_a_host_is_named(
         )
     finally:
         query.stop()
+    if state == "own":
+        counts = [row["n"] for row in sink.latest("k").values()]
+        assert sum(counts) == sum(p.rows for p in query.progress)
+        number = np.arange(sum(counts)) % 1000
+        assert sum(row["s"] for row in sink.latest("k").values()) == number.sum()
 
 
 def test_what_cannot_be_controlled(spark: SparkSession, checkpoint: str) -> None:

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 import penstock as ps
 from penstock.state.store.store import Store
+from penstock.testing import Fault
 from tests.spark.sources import numbers, run, stream, write_files
 from tests.spark.test_flow import sums
 
@@ -76,12 +77,29 @@ def test_a_killed_host_is_replaced_inside_the_epoch(
 ) -> None:
     tables = numbers(files=6, rows=1000, keys=100)
     write_files(tmp_path / "in", tables)
+    kept = ps.collect()
+    where = {"host": "aggregate-1/0", "epoch": 2, "run": 0}
+    settings = ps.Settings(faults=(Fault("host.applied", do="kill", where=where),))
+    query = _sums(spark, tmp_path).start(
+        kept, checkpoint=checkpoint, trigger="available_now", hosts=2, settings=settings
+    )
+    query.await_termination(120)
+    assert [p.runs for p in query.progress] == [1, 1, 2, 1, 1, 1]
+    assert {k: (r["total"], r["n"]) for k, r in kept.latest("k").items()} == sums(tables)
+
+
+def test_a_host_that_dies_while_the_sink_works_loses_nothing(
+    spark: SparkSession, tmp_path: Path, checkpoint: str
+) -> None:
+    """It may have sealed the epoch before. Then the epoch is not run again."""
+    tables = numbers(files=6, rows=1000, keys=100)
+    write_files(tmp_path / "in", tables)
     killed: list[int] = []
     holder: list[ps.FlowQuery] = []
     kept = ps.collect()
 
     class KillingSink:
-        """Kills a host after the couriers of epoch 2 are done, before it is sealed."""
+        """Kills a host after the couriers of epoch 2 are done."""
 
         def write(self, df: object, epoch: int, flow_id: str) -> None:
             kept.write(df, epoch, flow_id)  # type: ignore[arg-type]
@@ -90,17 +108,19 @@ def test_a_killed_host_is_replaced_inside_the_epoch(
                 os.kill(pid, signal.SIGKILL)
                 killed.append(pid)
 
-    flow = (
-        ps.flow(stream(spark, tmp_path / "in"))
-        .key_by("k", slots=16)
-        .aggregate(total=ps.sum("v"), n=ps.count())
+    query = _sums(spark, tmp_path).start(
+        KillingSink(), checkpoint=checkpoint, trigger="available_now", hosts=2
     )
-    query = flow.start(KillingSink(), checkpoint=checkpoint, trigger="available_now", hosts=2)
     holder.append(query)
     query.await_termination(120)
     assert killed
-    assert [p.runs for p in query.progress] == [1, 1, 2, 1, 1, 1]
+    assert len(query.progress) == 6
     assert {k: (r["total"], r["n"]) for k, r in kept.latest("k").items()} == sums(tables)
+
+
+def _sums(spark: SparkSession, folder: Path) -> ps.Flow:
+    keyed = ps.flow(stream(spark, folder / "in")).key_by("k", slots=16)
+    return keyed.aggregate(total=ps.sum("v"), n=ps.count())
 
 
 DRIVER = """

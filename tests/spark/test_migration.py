@@ -133,7 +133,8 @@ def test_a_host_that_dies_in_the_middle_of_a_migration(
         settings=Settings(faults=(fault,)),
     )
     assert watched.sums() == sums(tables)
-    assert {p.epoch: p.runs for p in query.progress}[3] > 1
+    if fault.point != "host.serve":  # else it may have sealed the epoch before it died
+        assert {p.epoch: p.runs for p in query.progress}[3] > 1
     again = [h for p in query.progress for h in p.migration.handovers if h.why == "host lost"]
     assert again
     assert all(handover.source is None for handover in again)

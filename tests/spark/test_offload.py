@@ -16,6 +16,7 @@ from penstock.settings import Settings
 from penstock.sim.skews import Uniform
 from penstock.testing import Fault, Pace
 from penstock_bench.workloads.shaped import KeyedRows, shaped
+from tests.spark.test_control import Counted
 from tests.spark.test_faults import await_condition
 
 KEYS, SLOTS, HOST_RATE = 40, 4, 400.0
@@ -100,6 +101,28 @@ def test_a_burst_is_carried_by_functions_whatever_becomes_of_them(
     assert min(query.money.functions, query.money.hosts) > 0
     assert any("not answered" in entry.text for entry in told(query))
     assert services() == []
+
+
+@pytest.mark.slow
+def test_a_burst_over_a_users_processor_and_a_join(spark: SparkSession, checkpoint: str) -> None:
+    """Each row of the source pairs with itself alone."""
+    rows = ps.flow(
+        shaped(spark, "burst(300, 5, 12s, 60s)", keys=KEYS, slots=SLOTS), arrival="arrival"
+    )
+    joined = rows.join(rows, on=["arrival", "k", "v"], ttl="1h", slots=SLOTS, name="pairs")
+    flow = joined.key_by("k", slots=SLOTS).process(Counted(), name="counts").sla("2s")
+    flow = flow.elastic(at_most=2, functions=ps.LocalFunctions(at_most=16))
+    sink = ps.collect()
+    query = flow.start(sink, checkpoint=checkpoint, hosts=2, settings=SETTINGS)
+    try:
+        await_condition(lambda: {e.step for e in told(query)} >= {"pairs", "counts"}, 120)
+        await_condition(lambda: carried_since(query, -1) > 500, 120)
+        go_on(query, 2)
+    finally:
+        query.stop()
+    assert query.exception() is None
+    found = {k: (r["s"], r["n"]) for k, r in sink.latest("k").items()}
+    assert found == expected(sum(p.rows for p in query.progress))
 
 
 def returned_since(query: ps.FlowQuery, epoch: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -28,9 +29,27 @@ def test_a_session_logs_by_sparks_defaults_and_quiet_where_failures_are_handled(
     assert private.has_default_log(spark)
     configuration = private._log4j(spark).LogManager.getContext(False).getConfiguration()
     assert "mdc.penstock=[handled]" in str(configuration.getFilter())
+    marks = private._log4j(spark).ThreadContext
     with private.handled(spark):
-        assert spark.sparkContext.getLocalProperty("mdc.penstock") == "handled"
-    assert spark.sparkContext.getLocalProperty("mdc.penstock") is None
+        assert marks.get("mdc.penstock") == "handled"
+    assert marks.get("mdc.penstock") is None
+
+
+def test_jobs_inside_a_block_have_its_name(spark: SparkSession) -> None:
+    context, tracker = spark.sparkContext, spark.sparkContext.statusTracker()
+    context.setJobGroup("named", "before")
+    with private.named(context, "a telling name"):
+        context.runJob(context.parallelize([1], 1), list)
+        assert context.getLocalProperty("spark.job.description") == "a telling name"
+    assert context.getLocalProperty("spark.job.description") == "before"
+    assert context.getLocalProperty("callSite.short") is None
+    job = tracker.getJobInfo(tracker.getJobIdsForGroup("named")[0])
+    assert job is not None
+    stage = tracker.getStageInfo(job.stageIds[0])
+    assert stage is not None
+    assert stage.name == "a telling name"
+    for name in ("spark.jobGroup.id", "spark.job.description"):
+        context.setLocalProperty(name, None)  # type: ignore[arg-type]
 
 
 def test_a_local_session_has_no_executor_beside_its_driver(spark: SparkSession) -> None:
@@ -120,3 +139,30 @@ def test_spark_tells_which_executors_are_decommissioned(spark: SparkSession) -> 
     assert context.statusTracker().getJobIdsForGroup("decommissioned")
     assert not private.any_decommissioned(context)
     assert not private.runs_decommissioned(context, "decommissioned")
+
+
+def test_spark_tells_the_progress_and_the_tasks_of_a_query(
+    spark: SparkSession, tmp_path: Path, checkpoint: str
+) -> None:
+    write_files(tmp_path / "in", numbers(files=3, rows=100, keys=10))
+    rows = stream(spark, tmp_path / "in").repartition(3)
+    writer = rows.writeStream.format("noop").option("checkpointLocation", checkpoint)
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert [report["batchId"] for report in private.progress_after(query, 0)] == [1, 2]
+    assert private.progress_after(query, 2) == []
+    assert private.progress_after(query, 1)[0]["numInputRows"] == 100
+    assert private.query_partitions(query) == 3
+
+
+def test_jobs_of_a_tag_tell_their_tasks(spark: SparkSession) -> None:
+    context, before_ms = spark.sparkContext, time.time() * 1000 - 1
+    context.addJobTag("an-epoch")
+    try:
+        context.runJob(context.parallelize([1, 2, 3], 3), list)
+    finally:
+        context.clearJobTags()
+    tasks = private.tagged_tasks(context, "an-epoch")
+    assert sorted(partition for partition, _, _ in tasks) == [0, 1, 2]
+    assert all(before_ms <= start_ms <= end_ms for _, start_ms, end_ms in tasks)
+    assert private.tagged_tasks(context, "another") == []

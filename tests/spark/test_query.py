@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from unittest.mock import MagicMock
 
 import pytest
 
 from penstock.errors import PenstockError
+from penstock.observe.recording import Recording
 from penstock.spark import query as module
 from penstock.spark.parts import QueryParts
 from penstock.spark.query import FlowQuery
@@ -24,7 +26,7 @@ def test_a_part_that_does_not_end_keeps_no_other_part_and_not_the_query_from_end
     """It fails or, where `how` is our own error, hangs. The first of two failures is told."""
     over = threading.Event()
     parts = MagicMock(run_id="run", stopping=threading.Event())
-    parts.start = MagicMock(temporary=False)
+    parts.start = MagicMock(temporary=False, report=None, dashboard=None)
     parts.start.source.isStreaming = False
     parts.start.settings.faults = ()
     parts.epochs.error = parts.error = None
@@ -48,8 +50,36 @@ def test_a_part_that_does_not_end_keeps_no_other_part_and_not_the_query_from_end
 
 def test_a_query_that_waits_for_its_store_says_so() -> None:
     parts = MagicMock(run_id="run", keeper=None)
+    parts.start.dashboard = None
     parts.runner.upkeep_trouble = ""
     parts.store.files.trouble = "cannot write manifests/000000000003.json of s3://b; 3 s so far"
     assert "; waiting for the store: cannot write manifests/" in FlowQuery(parts).status.message
     parts.store.files.trouble = ""
     assert "store" not in FlowQuery(parts).status.message
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_query_leaves_a_report_and_one_line_if_it_cannot(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    written = []
+
+    def write(recording: Recording, path: str) -> None:
+        written.append((path, query.status.state, query.is_active))
+        if fails:
+            raise OSError("the disk is full")
+
+    parts = MagicMock(run_id="run", stopping=threading.Event(), error=None, keeper=None)
+    parts.start = MagicMock(temporary=False, report="out/report.html", dashboard=None)
+    parts.start.settings.faults = ()
+    parts.ends = lambda: []
+    parts.drive = lambda: "finished"
+    monkeypatch.setattr(module, "write_report", write)
+    query = FlowQuery(parts)
+    with caplog.at_level(logging.INFO, "penstock.query"):
+        assert query.launch().await_termination(10)
+    assert written == [("out/report.html", "finished", True)]
+    assert query.status.state == "finished"
+    lines = [r for r in caplog.records if "report" in r.getMessage()]
+    assert [r.levelname for r in lines] == ["WARNING" if fails else "INFO"]
+    assert fails == ("the disk is full" in lines[0].getMessage())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -38,3 +40,15 @@ def test_a_cluster_without_room_is_told_from_one_that_gives_nothing(
     monkeypatch.setattr(session, "executors", lambda spark: 1)
     with pytest.raises(ps.SettingError, match=r"need 3 task slots.* has 2.*more cores"):
         session.check_cores(spark, hosts=2)
+
+
+def test_hosts_and_couriers_come_from_one_daemon(spark: SparkSession) -> None:
+    """A second one would have to load everything again, before the first epoch."""
+
+    def daemon(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"pid": [os.getppid()]})
+
+    context = spark.sparkContext
+    (of_hosts,) = context.runJob(context.parallelize([0], 1), lambda _: [os.getppid()])
+    (of_couriers,) = spark.range(1).repartition(1).mapInArrow(daemon, "pid long").collect()
+    assert of_hosts == of_couriers.pid

@@ -89,12 +89,24 @@ _NEVER_BACK = "kafka-transaction"
 stays until the process ends."""
 
 
+_LATER = {
+    "AnyIO worker thread": "dashboard",
+    "journal_0": "recorder",
+    "events_0": "recorder",
+    "moments_0": "recorder",
+}
+"""Threads that may start while a query of several tests runs -> the thread that they end with."""
+
+
 def threads() -> Things:
     """Python's threads, without those of native pools, those that run only Spark's code, and those that
     librdkafka blocks forever."""
     alive: dict[Hashable, str] = {}
     frames = sys._current_frames()
+    names = {thread.name for thread in threading.enumerate()}
     for thread in threading.enumerate():
+        if _LATER.get(thread.name) in names:
+            continue
         files, frame = [], frames.get(thread.ident or 0)
         while frame is not None:
             files.append(frame.f_code.co_filename)
@@ -123,8 +135,9 @@ def ports() -> Things:
 def descriptors() -> Things:
     """Open files, sockets and pipes of this process, where the system lists them.
 
-    Leaves out those that gRPC (events) and Arrow (a pipe to itself) keep open for good. With a Spark session,
-    it also leaves out sockets and pipes, since the session keeps a pool of them to its JVM.
+    Leaves out those that gRPC (events), Arrow (a pipe to itself) and matplotlib (fonts) keep open for good.
+    With a Spark session, it also leaves out sockets and pipes, since the session keeps a pool of them to its
+    JVM.
     """
     kept = ("anon_inode:", "socket:", "pipe:") if SparkContext._gateway else ("anon_inode:",)
     targets, folder = {}, Path("/proc/self/fd")
@@ -135,7 +148,11 @@ def descriptors() -> Things:
     return {
         (number, target): f"{number} -> {target}"
         for number, target in targets.items()
-        if not (target.startswith(kept) or (target.startswith("pipe:") and ends[target] == 2))
+        if not (
+            target.startswith(kept)
+            or target.endswith(".ttf")
+            or (target.startswith("pipe:") and ends[target] == 2)
+        )
     }
 
 

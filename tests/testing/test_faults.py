@@ -17,11 +17,11 @@ import pytest
 import penstock
 from penstock import faults
 from penstock.errors import SettingError
-from penstock.faults import LIVE_POINTS, point
+from penstock.faults import HELP_POINTS, LIVE_POINTS, point
 from penstock.testing import FAULT_POINTS, TRIAL_POINTS, Fault, InjectedFault, armed
 
 ROOT = Path(penstock.__file__).parent
-POINTS = FAULT_POINTS | LIVE_POINTS | TRIAL_POINTS
+POINTS = FAULT_POINTS | HELP_POINTS | LIVE_POINTS | TRIAL_POINTS
 
 
 def calls() -> list[tuple[Path, ast.Call]]:

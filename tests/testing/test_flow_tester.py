@@ -305,7 +305,9 @@ def test_a_flow_survives_a_crash_at_each_point() -> None:
     settings = ps.Settings(compact_epochs=1, keep_epochs=2)
     fired = Counter(assert_survives(CLICKS, epochs, partitions=2, settings=settings))
     unseen = {"sink.merge", "courier.offload", "courier.offloaded"}
-    moves = {"host.fetch", "host.fetched", "host.serve", "host.install", "host.trickle"}
+    moves = {
+        "host.began", "host.fetch", "host.fetched", "host.serve", "host.install", "host.trickle",
+    }  # fmt: skip
     upkeep = {"host.compact", "driver.layout", "driver.clean"}
     assert set(fired) >= set(FAULT_POINTS) - unseen - moves - upkeep
     assert set(fired) & moves

@@ -20,7 +20,7 @@ from penstock.courier.delivery import Task
 from penstock.driver.bill import Bill
 from penstock.driver.control_loop import ControlLoop
 from penstock.faults import Fault
-from penstock.model import SLA
+from penstock.model import SLA, HostId
 from penstock.offload.keeper import WorkerKeeper
 from penstock.operators.operator import CHANGE
 from penstock.plan.epoch import EpochPlan
@@ -70,8 +70,11 @@ class MiniCluster(LocalCluster):
         record: Callable[[Opening | Event], None] = lambda event: None,
         keeper: WorkerKeeper | None = None,
         access: Access | None = None,
+        all_help: bool = False,
     ) -> None:
-        """`record` gets all events of control. Control decides nothing in the first `warm_epochs` epochs."""
+        """`record` gets all events of control. Control decides nothing in the first `warm_epochs` epochs.
+        With `all_help`, the hosts of a step help each other in every epoch."""
+        self._all_help = all_help
         self.warm_epochs, self.record, self._keeper = warm_epochs, record, keeper
         self.bill: Bill | None = None
         """The bill of a flow with functions; None without functions."""
@@ -99,6 +102,18 @@ class MiniCluster(LocalCluster):
             access,
             now_ms=1_000,
         )
+
+    def start_driver(self) -> None:
+        super().start_driver()
+        if self._all_help:
+            self.relocation.helpers = self._everybody  # type: ignore[method-assign]
+
+    def _everybody(self, epoch: int) -> dict[HostId, list[HostId]]:
+        """Host -> all other hosts of its step that are up."""
+        steps = (self.fleet.ready(self.relocation.hosts(step.id)) for step in self.flow.keyed)
+        return {
+            host: [other for other in hosts if other != host] for hosts in steps for host in hosts
+        }
 
     def await_upkeep(self) -> None:
         """Wait for the compaction and the clean-up that are running, if any."""
@@ -178,7 +193,7 @@ def lives(row: Row, now_ms: int) -> bool:
     """Whether a stored entry holds more than values whose TTL has expired."""
     values = [name.removesuffix(".__bits") for name in row if name.endswith(".__bits")]
     held = [name for name in values if row[f"{name}.__bits"]]
-    timers = row.get("__timers")
+    timers = row.get("__due_processing") or row.get("__due_event")
     return (
         not values
         or bool(timers)

@@ -13,6 +13,7 @@ from penstock.operators.aggregate import aggregates
 from penstock.operators.aggregate.aggregates import Aggregate, AggregatePlan
 from penstock.operators.join.plan import Interval, InWindow, JoinPlan, Regular
 from penstock.operators.operator import OnError, StepPlan
+from penstock.operators.process.step import ProcessPlan
 from penstock.operators.tagged import INPUT
 from penstock.operators.top.distinct import DistinctPlan
 from penstock.operators.top.plan import TopPlan
@@ -43,6 +44,14 @@ from tests.trials.event_rows import (
 from tests.trials.event_twins import ClockTwin, FlowTwin, Rows, SessionTwin, StepTwin, WindowTwin
 from tests.trials.join_twins import ChangingJoinTwin, IntervalTwin, RecentTwin, WindowJoinTwin
 from tests.trials.ledger import SLOTS
+from tests.trials.own_aggregates import OWN, owned
+from tests.trials.own_processors import (
+    BatchSums,
+    BatchSumsTwin,
+    CompiledSums,
+    Histogram,
+    HistogramTwin,
+)
 from tests.trials.plain_rows import Row
 from tests.trials.top_twins import DistinctTwin, GroupTwin, TopTwin, TopUntilTwin
 
@@ -253,6 +262,33 @@ CASES: dict[str, Case] = {
     "kinds": _case(
         [_step("kinds", AggregatePlan(CLICKS, ["k"], SUMS, emit="changes"))],
         lambda: [GroupTwin("k", sums)],
+    ),
+    "own-tumbling": _case(
+        [_step("own-tumbling", _windows(OWN, tumbling("4s"), "ts", lateness_ms=2_000))],
+        lambda: [WindowTwin(4_000, 4_000, owned, lateness=2_000)],
+    ),
+    "own-session": _case(
+        [_step("own-session", _windows(OWN, session_window("1s"), "ts", lateness_ms=3_000))],
+        lambda: [SessionTwin(1_000, owned, lateness=3_000)],
+    ),
+    "own-changes": _case(
+        [_step("own-changes", AggregatePlan(CLICKS, ["k"], OWN, emit="changes"))],
+        lambda: [GroupTwin("k", owned)],
+    ),
+    "histogram": _case(
+        [_step("histogram", ProcessPlan(CLICKS, ["k"], Histogram()))],
+        lambda: [HistogramTwin()],
+        by_clock=True,
+    ),
+    "batch-sums": _case(
+        [_step("batch-sums", ProcessPlan(CLICKS, ["k"], BatchSums()))],
+        lambda: [BatchSumsTwin()],
+        by_clock=True,
+    ),
+    "compiled-sums": _case(
+        [_step("compiled-sums", ProcessPlan(CLICKS, ["k"], CompiledSums()))],
+        lambda: [BatchSumsTwin()],
+        by_clock=True,
     ),
     "distinct": _case(
         [_step("distinct", DistinctPlan(PAIRS, ["k", "v"], ttl_ms=2_500))],

@@ -75,7 +75,10 @@ def random_request(trial: SubjectTrial, pick: random.Random) -> None:
     step, to = pick.randrange(3), pick.randrange(4)
     slots = tuple(pick.sample(range(SLOTS), pick.randint(1, SLOTS)))
     what = pick.choice(
-        ("move", "move", "back and forth", "scale", "couriers", "migration", "leave", "nothing")
+        (
+            *("move", "move", "back and forth", "scale", "couriers", "migration", "leave"),
+            *("nothing", "split", "scatter", "unite"),
+        )
     )
     if what == "move":
         trial.move(step, slots, to)
@@ -83,6 +86,8 @@ def random_request(trial: SubjectTrial, pick: random.Random) -> None:
         trial.move(step, slots, to)
         trial.give(1)
         trial.move(step, slots, to + 1)
+    elif what in ("split", "scatter", "unite"):
+        trial.resplit(what, step, slots[:2], to)
     elif what == "scale":
         trial.scale(step, pick.randint(1, 4))
     elif what == "couriers":

@@ -29,9 +29,10 @@ from penstock.operators.window.windows import tumbling
 from penstock.plan.steps import FlowPlan, KeyedStep, MapStep, SourcePlan
 from tests.trials.event_ledger import CASES, DELAY_MS, Case
 from tests.trials.event_rows import CLICKS, OFFERS, PAIRS, click, offer, pair, with_offer
-from tests.trials.event_twins import StepTwin
+from tests.trials.event_twins import Now, StepTwin
 from tests.trials.join_twins import RecentTwin
 from tests.trials.ledger import OPS, ORDERS, SLOTS, SUMS, Ledger, SumsTwin, _Account
+from tests.trials.own_processors import Bells, Histogram, HistogramTwin
 from tests.trials.plain_rows import Row, net, plain
 from tests.trials.shops import (
     THREE_KEYS,
@@ -254,6 +255,19 @@ class Reminders(KeyedProcessor):
         yield (key[0], until, sum(row.at < until for row in self.times.get()))
 
 
+class MergedReminders(Reminders):
+    """Reminders that merge: each part has its own times and timers."""
+
+    def handle_input_rows(self, key: Any, rows: Any, timers: Any) -> Iterator[Any]:
+        for _ in super().handle_input_rows(key, rows, timers):
+            pass
+        yield from ()
+
+    def merge(self, other: MergedReminders) -> None:
+        for at in other.times.get():
+            self.times.append_value(at)
+
+
 def _reminders(sent: list[Row], output: list[Row]) -> None:
     wanted = set()
     for row in sent:
@@ -261,6 +275,21 @@ def _reminders(sent: list[Row], output: list[Row]) -> None:
         older = sum(one["k"] == row["k"] and one["ts"] < until for one in sent)
         wanted.add((row["k"], until, older))
     must_be(plain(output), sorted(wanted, key=repr))
+
+
+def _bells(sent: list[Row], output: list[Row]) -> None:
+    every = Bells.every_ms
+    wanted = {(row["k"], row["ts"] // every * every + every) for row in sent}
+    must_be(plain(output), sorted(wanted, key=repr))
+
+
+# A processor that merges: the last value of each key
+
+
+def _histogram(sent: list[Row], output: list[Row]) -> None:
+    twin = HistogramTwin()
+    wanted = twin.epoch([sent], Now(0, None, False))
+    must_be(sorted(newest(output, "k").values(), key=repr), plain(wanted))
 
 
 # Mixed steps: stateless, keyed, stateless, keyed, stateless
@@ -360,6 +389,18 @@ SUBJECTS: dict[str, Subject] = {
     ),
     "reminders": Subject(
         _one(ProcessPlan(CLICKS, ["k"], Reminders()), _CLICKS, "reminders"), _clicks, _reminders, closes=True,
+    ),
+    "merged-reminders": Subject(
+        _one(ProcessPlan(CLICKS, ["k"], MergedReminders()), _CLICKS, "reminders"),
+        _clicks,
+        _reminders,
+        closes=True,
+    ),
+    "bells": Subject(
+        _one(ProcessPlan(CLICKS, ["k"], Bells()), _CLICKS, "bells"), _clicks, _bells, closes=True,
+    ),
+    "histogram": Subject(
+        _one(ProcessPlan(CLICKS, ["k"], Histogram()), _CLICKS, "histogram"), _clicks, _histogram,
     ),
     "mixed": Subject(MIXED, _clicks, _mixed),
     "updated": Subject(_one(_UPDATED, _CLICKS, "updated"), _clicks, _updated),

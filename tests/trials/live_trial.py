@@ -19,6 +19,7 @@ from tests.trials.ledger import SLOTS
 from tests.trials.live_cluster import LiveCluster, live_cluster
 from tests.trials.live_subjects import SUBJECTS, Subject, sources_of
 from tests.trials.plain_rows import Row, of_schema
+from tests.trials.splits import halve, scatter
 
 START_MS = 1_000_000
 """Start of event time, in milliseconds."""
@@ -81,6 +82,20 @@ class SubjectTrial:
                 on.crew.guide(on.runner._run, self._helped.guides(self.pick))
 
     # Requests of a user
+
+    def resplit(self, what: str, number: int, slots: tuple[int, ...], to: int = 0) -> None:
+        """Request that slots are split, that their parts move, or that they are whole again."""
+        on, steps = self.cluster, self.cluster.flow.keyed
+        step = steps[number % len(steps)].id
+        with suppress(SettingError, RuntimeError):
+            if not on.relocation.begun:
+                return  # a new driver knows no slots yet
+            if what == "split":
+                halve(on.relocation, step, slots)
+            elif what == "scatter":
+                scatter(on.relocation, step, to)
+            else:
+                on.relocation.unite(step, slots)
 
     def move(
         self, number: int = 0, slots: tuple[int, ...] = tuple(range(SLOTS)), to: int = 0

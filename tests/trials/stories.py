@@ -20,6 +20,7 @@ OFTEN = replace(SETTINGS, compact_epochs=1)
 TIGHT = replace(OFTEN, host_staged_mb=0.0015)
 """Settings with which hosts can also stage hardly more than one channel."""
 NEEDS: dict[str, dict[str, Any]] = {
+    "host.began": {"migration": "lazy(0)"},
     "host.fetch": {"migration": "lazy(0)"},
     "host.fetched": {"migration": "lazy(0)"},
     "host.serve": {"migration": "lazy(0)"},
@@ -42,6 +43,12 @@ cluster_options = st.fixed_dictionaries(
 )
 
 
+KINDS = (
+    "move", "keys", "split", "scatter", "unite", "scale", "migration", "memory", "kill", "leave",
+    "restart",
+)  # fmt: skip
+
+
 def drawn_turns(
     points: Iterable[str] = POINTS,
     rows: Sequence[int] = (20, 5, 0),
@@ -50,7 +57,7 @@ def drawn_turns(
     """Epochs of rows, with requests between them and faults at these points."""
     requests = st.builds(
         Request,
-        st.sampled_from(["move", "scale", "migration", "memory", "kill", "leave", "restart"]),
+        st.sampled_from(KINDS),
         st.integers(0, 2),
         st.integers(0, 5),
         st.sets(st.integers(0, SLOTS - 1), min_size=1).map(lambda slots: tuple(sorted(slots))),
@@ -72,11 +79,11 @@ def drawn_turns(
 
 # At random
 
-REQUESTS = ("move", "move", "scale", "scale", "migration", "memory", "kill", "leave", "restart")
+REQUESTS = (*KINDS, "move", "scale", "keys", "split", "scatter")
 
 
 def random_request(pick: random.Random, calm: bool) -> Request:
-    kind = "move" if calm else pick.choice(REQUESTS)
+    kind = pick.choice(("move", "move", "keys", "split", "scatter") if calm else REQUESTS)
     slots = tuple(pick.sample(range(SLOTS), pick.randint(1, SLOTS)))
     return Request(kind, pick.randrange(2), pick.randrange(6), slots)  # type: ignore[arg-type]
 

@@ -27,6 +27,7 @@ from tests.trials.ledger import (
     Twin,
 )
 from tests.trials.plain_rows import Row
+from tests.trials.splits import halve, scatter
 
 FLOWS: dict[str, tuple[FlowPlan, Callable[[], Twin]]] = {
     "sums": (SUMS, SumsTwin),
@@ -114,7 +115,10 @@ def _dawdle(where: Mapping[str, object]) -> None:
 class Request:
     """An action of a user or the environment between two epochs. Numbers are taken modulo what exists."""
 
-    kind: Literal["move", "scale", "migration", "memory", "kill", "leave", "restart"]
+    kind: Literal[
+        "move", "keys", "split", "scatter", "unite", "scale", "migration", "memory", "kill", "leave",
+        "restart",
+    ]  # fmt: skip
     step: int = 0
     number: int = 0
     slots: tuple[int, ...] = ()
@@ -143,7 +147,7 @@ class Trial:
         self.fired: Counter[str] = Counter()
         """Point -> number of faults that happened there."""
         self.moved: Counter[str] = Counter()
-        """Number of moved slots, fetched keys and evicted entries."""
+        """Number of moved slots, fetched keys, evicted entries, and rows that helpers applied."""
         self._kills = 0
 
     def take(self, turn: Turn) -> int:
@@ -178,6 +182,17 @@ class Trial:
             on.restart()
         elif on.begun and request.kind == "scale":
             on.relocation.scale(step, 1 + number % 3)
+        elif on.begun and request.kind == "split":
+            halve(on.relocation, step, request.slots)
+        elif on.begun and request.kind == "scatter":
+            scatter(on.relocation, step, number)
+        elif on.begun and request.kind == "unite":
+            on.relocation.unite(step, [slot % SLOTS for slot in request.slots])
+        elif on.begun and request.kind == "keys":
+            hosts = on.relocation.hosts(step)
+            known = sorted(on.keys(step), key=repr) if on.epoch else []
+            keys = [key for n, key in enumerate(known) if n % SLOTS in request.slots]
+            on.relocation.move(step, (), hosts[number % len(hosts)], keys)
         elif on.begun:
             hosts = on.relocation.hosts(step)
             slots = {slot % SLOTS for slot in request.slots}
@@ -213,6 +228,7 @@ class Trial:
         self.moved["slots"] += sum(len(h.slots) for h in moved.handovers if h.why != "start")
         self.moved["fetched keys"] += moved.fetched_keys
         self.moved["evicted"] += moved.evicted
+        self.moved["helped rows"] += moved.helped_rows
         return progress.runs
 
     def expected(self, rows: list[Row], closing: int) -> list[tuple[Any, ...]]:

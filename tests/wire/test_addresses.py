@@ -85,7 +85,7 @@ def test_a_server_answers_on_ipv6() -> None:
     with TokenServer(Listen("::1"), Access("t")) as server:
         assert server.location == f"grpc://[::1]:{server.port}"
         assert answers(server)
-        assert bound(server) == ["::1"]
+        assert set(bound(server)) == {"::1"}  # the connection of `answers` may still be there
         assert is_here(address_of(server.location))
 
 

@@ -12,7 +12,8 @@ import pytest
 from penstock.courier import channels
 from penstock.errors import HostLostError
 from penstock.offload.backends import backend
-from penstock.offload.backends.backend import invoker_at, reach_text
+from penstock.offload.backends.backend import invoker_at
+from penstock.offload.backends.local.backend import LocalFunctions
 from penstock.wire.access import Access
 from penstock.wire.addresses import LOOPBACK
 from penstock.wire.flight import Endpoint, Endpoints, TokenServer
@@ -110,12 +111,13 @@ def test_hosts_that_come_and_go_leave_no_connections(
 
 def test_invokers_of_runs_that_are_over_are_closed() -> None:
     def reach(run: str) -> str:
-        return reach_text("local", location="grpc://127.0.0.1:1", run=run)
+        return f"grpc://127.0.0.1:1 {run}"
 
-    first = invoker_at(reach("first"), Access("first"))
+    local = LocalFunctions()
+    first = invoker_at(reach("first"), Access("first", functions=local))
     closed = []
     first.close = lambda: closed.append(1)  # type: ignore[method-assign]
     for number in range(backend._KEPT):
-        invoker_at(reach(f"run {number}"), Access("next"))
+        invoker_at(reach(f"run-{number}"), Access("next", functions=local))
     assert closed == [1]
     assert len(backend._invokers) <= backend._KEPT

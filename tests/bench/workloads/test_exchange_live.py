@@ -27,14 +27,14 @@ def day() -> Day:
     return Day(times, random.integers(0, 100, 50_000).astype(np.int16))
 
 
-@pytest.mark.parametrize("one_in", [1, 7])
-def test_orders_come_when_they_did(day: Day, one_in: int) -> None:
-    shape, rows = excerpt(day, 10, 20, one_in, Traders())
+@pytest.mark.parametrize(("one_in", "speed"), [(1, 1), (7, 1), (7, 4)])
+def test_orders_come_when_they_did(day: Day, one_in: int, speed: int) -> None:
+    shape, rows = excerpt(day, 10, 20 / speed, one_in, Traders(), speed)
     which = day.between(10_000, 30_000)
     kept = day.arrival_ms[which][::one_in] - 10_000
-    assert shape.cumulative(20_000) == shape.cumulative(10_000_000) == len(kept)
+    assert shape.cumulative(20_000 / speed) == shape.cumulative(10_000_000) == len(kept)
     came_us = shape.arrival_us(np.arange(len(kept)))
-    assert np.array_equal((came_us - 1) // 100_000, kept // 100)
+    assert np.array_equal((came_us - 1) // 100_000, kept // (100 * speed))
     stocks = rows.rows(np.arange(len(kept)), came_us)[0].to_numpy() - 600_000
     assert np.array_equal(stocks, day.stock[which][::one_in])
 

@@ -12,9 +12,9 @@ from penstock.control.policies.switch import Switch
 from penstock.control.treat.decision import Bounds, Decision, Policy
 from penstock.errors import SettingError
 
-_NAMES = ("switch", "static", "autoflow", "drs", "drs_lb", "ds2")
+_NAMES = ("switch", "streamswitch", "static", "autoflow", "drs", "drs_lb", "ds2")
 _OWN_TEXTS = [
-    "switch", "switch(unit)", "static(4)", "autoflow(2.5s, 0.1)", "drs", "drs_lb", "ds2(0.6)",
+    "switch", "switch(unit)", "streamswitch", "static(4)", "autoflow(2.5s, 0.1)", "drs", "drs_lb", "ds2(0.6)",
 ]  # fmt: skip
 
 

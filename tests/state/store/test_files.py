@@ -27,6 +27,7 @@ OPERATIONS: dict[str, Callable[[Files], object]] = {
     "store.read/below": lambda some: some.below("a"),
     "store.write/write": lambda some: some.write("a/file", b"data"),
     "store.write/put": lambda some: some.put_if_absent("a/other", b"data"),
+    "store.write/publish": lambda some: some.publish(some.prepare("a/file", b"data")),
 }
 
 
@@ -233,3 +234,22 @@ def test_s3_options_from_a_uri_and_from_spark_settings() -> None:
     assert (filesystem.type_name, path) == ("s3", "bucket/flow a/penstock")
     assert filesystem.region == "us-east-2"
     assert repr(place).count("key") == repr(place).count("secret") == 0
+
+
+def test_a_prepared_file_is_seen_when_it_is_published(tmp_path: Path) -> None:
+    some = Files(str(tmp_path))
+    ready = some.prepare("a/file", b"data")
+    assert some.read("a/file") is None
+    some.publish(ready)
+    assert some.read("a/file") == b"data"
+    dropped = some.prepare("a/other", b"data")
+    some.discard(dropped)
+    assert [file.name for file in some.below("a")] == ["a/file"]
+
+
+def test_a_prepared_file_that_is_gone_is_written_again(tmp_path: Path) -> None:
+    some = Files(str(tmp_path))
+    ready = some.prepare("a/file", b"data")
+    some.discard(ready)
+    some.publish(ready)
+    assert some.read("a/file") == b"data"

@@ -18,7 +18,7 @@ from penstock.state.keys.codec import KeyCodec
 from penstock.state.store import merging, segment
 from penstock.state.store.reader import StateReader
 from penstock.state.store.store import Store
-from penstock.state.table.patches import patch_fields
+from penstock.state.table.patches import patch_fields, same_fields
 from tests.state.store.history import (
     INTS,
     SLOTS,
@@ -319,6 +319,59 @@ def test_patches_are_applied_to_older_rows(store: Store) -> None:
         assert {k: v for part in scanned for k, v in part.items()} == model
         table, _ = reader.due(np.arange(SLOTS), {"total": 2})
         assert history.read(table) == model
+
+
+PHOTOS = pa.schema([*schema_of(INTS), *same_fields("photo.bytes", pa.binary())])
+
+
+class Photos(History):
+    """A history of values. A change is (number, value), or (number, None) to leave the value as it is."""
+
+    def epoch(self, changes: Mapping[Any, Any], hosts: int = 2) -> None:
+        epoch = len(self.versions)
+        plain = rows_of(INTS, {k: None if v is None else (v[0], "") for k, v in changes.items()})
+        values = [None if change is None else change[1] for change in changes.values()]
+        same = [None if change is None else change[1] is None for change in changes.values()]
+        columns = [*plain.columns, pa.array(values, pa.binary()), pa.array(same, pa.bool_())]
+        table = pa.Table.from_arrays(columns, schema=PHOTOS)
+        ref = self.store.write_delta(epoch, 0, "step", "step/0", table)
+        self.store.write_manifest(self.manifest(epoch, ref))
+        now: dict[Any, Any] = dict(self.versions[-1]) if self.versions else {}
+        for key, change in changes.items():
+            if change is None:
+                now.pop(key, None)
+            else:
+                now[key] = (change[0], change[1] or now[key][1])
+        self.versions.append(now)
+
+    def read(self, table: pa.Table) -> dict[Any, Any]:
+        keys = [key for (key,) in INTS.as_tuples(INTS.from_storage(table.column("__key")))]
+        assert not any(table.column("photo.__same~bytes").to_pylist())
+        rows = zip(
+            table.column("total").to_pylist(), table.column("photo.bytes").to_pylist(), strict=True
+        )
+        return dict(zip(keys, rows, strict=True))
+
+
+def test_values_that_were_left_out_come_from_older_rows(store: Store) -> None:
+    history = Photos(store, schema=PHOTOS)
+    rng = np.random.default_rng(5)
+    for epoch in range(12):
+        now = history.versions[-1] if history.versions else {}
+        changes: dict[int, Any] = {}
+        for key in set(rng.integers(0, 60, 25).tolist()):
+            same, gone = key in now and rng.random() < 0.7, rng.random() < 0.2
+            value = None if same else rng.bytes(int(rng.integers(1, 900)))
+            changes[key] = None if gone else (int(rng.integers(9)), value)
+        history.epoch(changes)
+        if epoch in (3, 6, 9):
+            history.compact(range(3), range(3, SLOTS), least=[0, 1 << 20, 2000][epoch // 3 - 1])
+    for version, model in enumerate(history.versions):
+        reader = StateReader(store, "step", INTS, PHOTOS, SLOTS)
+        reader.refresh(version)
+        assert history.read(reader.find(keys_of(INTS, range(60)))) == model
+        scanned = [history.read(reader.scan(slot, None, 1 << 20)[0]) for slot in range(SLOTS)]
+        assert {k: v for part in scanned for k, v in part.items()} == model
 
 
 def test_a_patch_without_an_older_row_is_complete(store: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,14 @@ from penstock.state.table.table import HASH, SLOT, ColumnTable
 from tests.state.store.history import INTS, SLOTS, TEXTS, entries_of, keys_of, rows_of, schema_of
 
 MANY = {key: (key, f"name {key}") for key in range(1000)}
+
+
+@pytest.fixture(autouse=True, params=[0, 1 << 30], ids=["all hashes", "first hashes"])
+def large_row(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test is for files with the hashes of all rows, and for files without."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segment, "_LARGE_ROW", request.param)
+        yield
 
 
 @pytest.fixture
@@ -79,6 +88,20 @@ def test_only_blocks_that_may_contain_a_key_are_read(
     monkeypatch.setattr(file._blocks, "read", lambda block: (read.append(block), one(block))[1])
     assert len(found(INTS, file, [1, 2])) == 2
     assert len(set(read)) <= 2
+
+
+@pytest.mark.parametrize(("bytes_each", "reads"), [(40, True), (5000, False)])
+def test_a_file_of_large_rows_is_not_read_for_keys_that_it_lacks(
+    bytes_each: int, reads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment, "_LARGE_ROW", 1024)
+    file = opened(INTS, {key: (key, "x" * bytes_each) for key in range(100)})
+    read: list[int] = []
+    one = file._blocks.read
+    monkeypatch.setattr(file._blocks, "read", lambda block: (read.append(block), one(block))[1])
+    assert found(INTS, file, list(range(1000, 1400))) == {}
+    assert bool(read) is reads
+    assert len(found(INTS, file, [3, 1003, 7])) == 2
 
 
 def test_only_the_requested_positions_are_looked_up() -> None:

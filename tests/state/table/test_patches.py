@@ -298,3 +298,79 @@ def test_cells_know_their_size() -> None:
     with lists.call("ann") as items:
         items.append_list([(n, "some text") for n in range(10_000)])
     assert lists.table.nbytes - before > 10_000 * 100
+
+
+def photo_desk() -> Desk:
+    return Desk(
+        lambda handle: handle.get_value_state("photo", "bytes binary, title string"),
+        lambda handle: handle.get_value_state("seen", "n long"),
+    )
+
+
+def test_a_large_value_that_has_not_changed_is_not_written() -> None:
+    desk = photo_desk()
+    with desk.call("ann") as (photo, seen):
+        photo.update((b"a" * 5_000, "short"))
+        seen.update((1,))
+    assert not unresolved(desk.table.delta()).any()
+    desk.table.seal()
+    older = desk.export()
+    with desk.call("ann") as (photo, seen):
+        seen.update((2,))
+    delta = desk.table.delta()
+    assert delta.column("photo.__same~bytes").to_pylist() == [True]
+    assert delta.column("photo.bytes").to_pylist() == [None]
+    assert delta.column("photo.title").to_pylist() == ["short"]
+    assert written(delta) < written(older) / 4
+    assert fold(older, delta).equals(desk.export())
+
+    with desk.call("ann") as (photo, seen):  # an equal value is the same, another one is not
+        photo.update((bytes(bytearray(b"a" * 5_000)), "t" * 1_000))
+    delta = desk.table.delta()
+    assert delta.column("photo.__same~bytes").to_pylist() == [True]
+    assert delta.column("photo.__same~title").to_pylist() == [False]
+    assert fold(older, delta).equals(desk.export())
+
+
+def test_a_value_of_an_entry_that_was_removed_or_is_new_is_written() -> None:
+    desk = photo_desk()
+    with desk.call("ann") as (photo, _):
+        photo.update((b"a" * 5_000, None))
+    desk.table.seal()
+    with desk.call("ann") as (photo, _):
+        photo.clear()
+    assert desk.table.delta().column("__present").to_pylist() == [False]
+    desk.table.seal()
+    with desk.call("ann") as (photo, _):
+        photo.update((b"a" * 5_000, None))
+    delta = desk.table.delta()
+    assert not unresolved(delta).any()
+    assert delta.equals(desk.export())
+
+
+def test_values_left_out_in_several_deltas_come_from_the_oldest() -> None:
+    desk = photo_desk()
+    with desk.call("ann") as (photo, seen):
+        photo.update((b"a" * 5_000, "t" * 500))
+    desk.table.seal()
+    files = [desk.export()]
+    for n in range(3):
+        with desk.call("ann") as (photo, seen):
+            seen.update((n,))
+            photo.update((b"a" * 5_000, f"{n}" * 500 if n == 1 else photo.get().title))
+        files.append(desk.table.delta())
+        desk.table.seal()
+    patches = fold(fold(files[1], files[2]), files[3])  # as in a run
+    assert patches.column("photo.__same~bytes").to_pylist() == [True]
+    assert patches.column("photo.__same~title").to_pylist() == [False]
+    assert fold(files[0], patches).equals(desk.export())
+
+
+def test_files_without_marks_of_values_are_complete() -> None:
+    desk = photo_desk()
+    with desk.call("ann") as (photo, _):
+        photo.update((b"a", "b"))
+    whole = desk.export()
+    bare = whole.drop_columns(["photo.__same~bytes", "photo.__same~title"])
+    assert completed(bare, whole.schema).equals(whole)
+    assert not has_patches(pa.schema([("v.x", pa.string()), ("v.x~same", pa.bool_())]))

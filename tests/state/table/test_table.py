@@ -471,3 +471,28 @@ def test_entries_of_slots_are_found_without_a_full_scan() -> None:
             table.upsert(table.codec.encode(pa.record_batch({"k": np.arange(2000)})))
         else:
             table.upsert(table.codec.encode(pa.record_batch({"k": np.arange(3000)})))
+
+
+def test_entries_that_were_changed_elsewhere_are_put_as_changes_of_the_round() -> None:
+    """They are in the delta, removals included, and are undone like other changes."""
+    codec = KeyCodec(LAYOUTS["int"])
+    here, there = (ColumnTable(codec, [Column("n", pa.int64())], SLOTS) for _ in range(2))
+    keys = codec.encode(pa.record_batch({"k": [1, 2, 3]}))
+    entries = here.upsert(keys)
+    here.column("n")[entries] = [10, 20, 30]
+    here.seal()
+    there.install(keys, here.export(here.find(keys)))
+    more = codec.encode(pa.record_batch({"k": [1, 2, 4]}))
+    entries = there.upsert(more)
+    there.column("n")[entries] = [11, 0, 40]
+    there.remove(entries[1:2])
+    mark = here.savepoint()
+    here.put(there.export(there.touched()))
+    assert here.find(more).tolist()[1] == -1
+    assert here.values("n", here.find(keys.take(np.array([0, 2])))).tolist() == [11, 30]
+    assert here.before("n", here.find(keys.take(np.array([0])))).tolist() == [10]
+    delta = here.delta().select(["__present", "n"]).to_pylist()
+    assert [tuple(row.values()) for row in delta] == [(True, 11), (False, None), (True, 40)]
+    here.undo(mark)
+    assert here.values("n", here.find(keys)).tolist() == [10, 20, 30]
+    assert here.delta().num_rows == 0

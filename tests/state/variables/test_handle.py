@@ -393,3 +393,28 @@ def test_declarations() -> None:
         handle.get_value_state("late", "n long")
     with pytest.raises(FlowError, match="outside of a call"):
         first.get()
+
+
+@pytest.mark.parametrize("kind", ["list", "map"])
+def test_a_collection_that_was_changed_elsewhere_is_whole_in_the_next_delta(kind: str) -> None:
+    """A patch would refer to elements that the store does not have."""
+    here, there = (list_desk() if kind == "list" else map_desk() for _ in range(2))
+    with here.call("ann") as state:
+        for n in range(40):
+            _add(state, kind, n)
+    here.table.seal()
+    there.table.load(here.export())
+    with there.call("ann") as state:
+        _add(state, kind, 40)
+    here.table.put(there.export())
+    (row,) = here.table.delta().to_pylist()
+    (items,) = (v for name, v in row.items() if name.endswith(f".__{kind}"))
+    assert len(items) == 41
+    assert not any(v for name, v in row.items() if name.endswith("~patch"))
+
+
+def _add(state: Any, kind: str, n: int) -> None:
+    if kind == "list":
+        state.append_value((n, f"name-{n}"))
+    else:
+        state.update_value((n,), (n,))
