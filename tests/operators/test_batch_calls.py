@@ -1,4 +1,4 @@
-"""Processors with `handle_batch`: one call for all rows of a slot."""
+"""Processors with `handle_batch`: one call for all rows of some slots."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -15,9 +16,12 @@ from hypothesis import strategies as st
 
 from penstock.errors import StepError
 from penstock.operators.operator import EpochTime
+from penstock.operators.places import Places
+from penstock.operators.process import batch_calls
 from penstock.operators.process.processor import KeyedProcessor
-from penstock.operators.process.step import ProcessOperator
-from tests.operators.processors import SLOTS, as_dict, batch, export, operator, rows_of
+from penstock.operators.process.step import ProcessOperator, ProcessPlan
+from penstock.state.keys.codec import slots_of
+from tests.operators.processors import SCHEMA, SLOTS, as_dict, batch, export, operator, rows_of
 
 
 class ByKey(KeyedProcessor):
@@ -100,7 +104,7 @@ def test_a_failing_batch_is_undone_and_names_the_row() -> None:
 
 
 def batch_operator(
-    function: Callable[[Any, pa.RecordBatch], Any], on_error: Any = "fail"
+    function: Callable[[Any, pa.RecordBatch], Any], on_error: Any = "fail", ordered: bool = False
 ) -> ProcessOperator:
     class Batches(KeyedProcessor):
         output_schema = "user string, n long"
@@ -116,7 +120,8 @@ def batch_operator(
         def handle_expired_timer(self, key: Any, timers: Any, expired: Any) -> Any:
             return [(key[0], expired.expiry_ms)]
 
-    op = operator(Batches(), on_error)
+    plan = ProcessPlan(SCHEMA, ["user"], Batches())
+    op = ProcessOperator(plan, SLOTS, "process-1", on_error, ordered)
     op.open(EpochTime(1, 0))
     return op
 
@@ -162,7 +167,9 @@ def test_a_null_in_update_many_clears_and_the_last_row_wins() -> None:
         assert handle.state("value").get() == (9,)  # type: ignore[attr-defined]
 
 
-def test_a_batch_is_all_of_one_slot_in_order() -> None:
+@pytest.mark.parametrize("enough", [1, 40, 1000])
+def test_a_batch_is_whole_slots_in_order(enough: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_calls, "ENOUGH", enough)
     seen: list[list[tuple[str, int]]] = []
 
     def work(self: Any, rows: pa.RecordBatch) -> None:
@@ -171,11 +178,37 @@ def test_a_batch_is_all_of_one_slot_in_order() -> None:
     op = batch_operator(work)
     rows = [(f"u{i % 30}", i) for i in range(200)]
     op.apply("rows", [batch(*rows[:90]), batch(*rows[90:])])
-    assert len(seen) <= SLOTS
     assert sorted(row for part in seen for row in part) == sorted(rows)
-    assert all([n for _, n in part] == sorted(n for _, n in part) for part in seen)
     users = [{user for user, _ in part} for part in seen]
     assert sum(map(len, users)) == 30
+    for part in seen:
+        for user in users[0]:
+            numbers = [n for of, n in part if of == user]
+            assert numbers == sorted(numbers)
+    assert all(len(part) >= enough for part in seen[:-1])
+    assert {1: 4, 40: 2, 1000: 1}[enough] <= len(seen) <= {1: SLOTS, 40: 5, 1000: 1}[enough]
+
+
+def test_the_order_of_output_does_not_depend_on_the_slots_of_a_channel() -> None:
+    """In ordered flows a call that does not answer row by row has the place of its last row. So its rows
+    must be the same, whichever slots a host has."""
+
+    def work(self: Any, rows: pa.RecordBatch) -> pa.RecordBatch:
+        return rows.slice(rows.num_rows - 1)
+
+    def placed(rows: list[tuple[str, int]]) -> set[tuple[str, int, int]]:
+        op = batch_operator(work, ordered=True)
+        places = Places.of_records(1, np.array([n for _, n in rows]))
+        answer = op.apply("rows", [batch(*rows)], places)
+        numbers = Places.joined(answer.places).minor.tolist()
+        return {(*row, n) for row, n in zip(rows_of(answer), numbers, strict=True)}
+
+    rows = [(f"u{i % 9}", i) for i in range(40)]
+    keys = batch_operator(work).table.codec.encode(batch(*rows))
+    odd = (slots_of(keys.hashes, SLOTS) % 2).tolist()
+    hosts = [[row for row, its in zip(rows, odd, strict=True) if its == half] for half in (0, 1)]
+    assert all(hosts)
+    assert placed(rows) == placed(hosts[0]) | placed(hosts[1])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Calls of a processor's `handle_batch`: all rows of one slot at once, on the table itself."""
+"""Calls of a processor's `handle_batch`: all rows of some slots at once, on the table itself."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ from penstock.errors import FlowError, StepError
 from penstock.operators.places import Places, taken
 from penstock.operators.process.calls import Caller, NoRows, Results
 from penstock.operators.user_errors import json_text
+from penstock.state.arrays import Array
 from penstock.state.keys.codec import Keys, slots_of
 from penstock.state.variables.handle import Timers
 from penstock.state.variables.values import in_type
+
+ENOUGH = 1 << 14
+"""Rows that one call gets, if the channel has so many: fewer would not pay for the numpy and Arrow calls that
+user code makes, whatever the number of rows."""
 
 
 class BatchCalls:
@@ -28,24 +33,22 @@ class BatchCalls:
         self._results = Results()
 
     def rows(self, batch: pa.RecordBatch, timers: Timers, places: Places | None = None) -> Results:
-        """Make one call per slot, with its rows in order of arrival.
+        """Make calls for whole slots, of `ENOUGH` rows or more. Rows of a key are in order of arrival.
 
         With the places of the rows, the results have places too. If a call returns as many rows as it got,
         output row i has the place of input row i. Otherwise all output has the place of the last input row.
+        There is one call per slot then: which slots share a channel depends on the number of hosts, and the
+        order of the output must not.
         """
         self._timers, self._results = timers, Results()
         keys = self._cells.codec.encode(batch)
         slots = slots_of(keys.hashes, self._cells.table.slots)
-        order = np.argsort(slots, kind="stable")
-        cuts = np.flatnonzero(np.diff(slots[order])) + 1
-        parts = np.split(order, cuts)
-        by_slot, begin = taken(places, order), 0
+        parts = shares(slots, ENOUGH if places is None else 1)
+        if len(parts) == 1:
+            self._serve(batch, keys, places)
+            return self._results
         for rows in parts:
-            whole = len(parts) == 1
-            part = batch if whole else batch.take(pa.array(rows))
-            where = None if by_slot is None else by_slot.slice(begin, len(rows))
-            self._serve(part, keys if whole else keys.take(rows), where)
-            begin += len(rows)
+            self._serve(batch.take(pa.array(rows)), keys.take(rows), taken(places, rows))
         return self._results
 
     def _serve(self, batch: pa.RecordBatch, keys: Keys, places: Places | None) -> None:
@@ -91,6 +94,22 @@ class BatchCalls:
             return self._caller.failure(self._method, "", "a batch of", rows, error)
         key, row = json_text(self._cells.codec.one(keys, 0)), json_text(batch.to_pylist()[0])
         return self._caller.failure(self._method, key, "row", row, error)
+
+
+def shares(slots: Array, enough: int) -> list[Array]:
+    """Row numbers of each call, for rows of these slots: whole slots with `enough` rows or more together,
+    except in the last call. A slot's rows stay in order.
+
+    >>> [rows.tolist() for rows in shares(np.array([2, 0, 1, 2, 0]), 3)]
+    [[1, 4, 2], [0, 3]]
+    """
+    order = np.argsort(slots, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(slots[order])) + 1, len(order))
+    cuts: list[int] = []
+    for end in ends[:-1].tolist():
+        if end - (cuts[-1] if cuts else 0) >= enough:
+            cuts.append(end)
+    return np.split(order, cuts)
 
 
 def _belonging(rows: pa.RecordBatch, places: Places) -> Places:

@@ -23,10 +23,10 @@ class KeyedProcessor:
     """Base class of user code with keyed state. Define `init` and one of these methods:
 
     - `handle_input_rows(key, rows, timers)` is called once per key and channel.
-    - `handle_batch(batch, timers)` is called once per slot and channel, with all its rows in order of
-      arrival as an Arrow RecordBatch. It returns a RecordBatch, a Table or None. It can access the
-      state of many keys at once: use `get_many` and `update_many` of value state, `for_key`,
-      `register_timers` and `delete_timers` of the handle.
+    - `handle_batch(batch, timers)` is called with the rows of many keys as an Arrow RecordBatch, and with
+      all rows that a channel has for these keys. Rows of a key are in order of arrival. It returns a
+      RecordBatch, a Table or None. It can access the state of many keys at once: use `get_many` and
+      `update_many` of value state, `for_key`, `register_timers` and `delete_timers` of the handle.
 
     `@compiled` makes `handle_input_rows` and `handle_expired_timer` many times as fast, if they use only
     value state, timers and numbers.

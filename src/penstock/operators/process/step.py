@@ -164,7 +164,7 @@ class ProcessOperator(TableOperator):
     """One `process` step on one host; see `operators.operator.Operator` for the protocol.
 
     All state between calls is in the table, timers included. A call gets all rows of a channel for its
-    key, or for its slot with `handle_batch`. Therefore a channel cannot be divided.
+    key, or for whole slots with `handle_batch`. Therefore a channel cannot be divided.
     """
 
     divisible = False
