@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import threading
-import webbrowser
+import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
+from penstock.console.browser import opened, whole_address
 from penstock.console.checkpoint.checkpoint import open_checkpoint
 from penstock.console.running.query import RunningQuery
 from penstock.console.running.recording import RemoteOrders, RemoteRecording
 from penstock.errors import SettingError
 from penstock.observe.dashboard.server import DashboardServer, listening
 from penstock.observe.recording import Recording, kept_recording
+
+_READ_S = 10.0
+"""Seconds that a browser has to start and to read the file that leads it to the dashboard."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +42,8 @@ def shown(checkpoint: str, started_ms: float | None) -> Shown:
         query = RunningQuery(checkpoint)
     except SettingError:  # none runs, or it has died
         return Shown(kept_recording(store))
-    if url := query.dashboard_url:
-        try:
-            return Shown(None, query, url, query.token)
-        except SettingError:  # another user's query: it can be seen, not controlled
-            return Shown(None, query, url)
+    if served := query.dashboard():
+        return Shown(None, query, *served)
     return Shown(RemoteRecording(checkpoint, query), query, token=query.token)
 
 
@@ -52,14 +54,18 @@ def serve(
     started_ms: float | None = None,
     say: Callable[[str], object] = print,
     wait: Callable[[], object] | None = None,
+    pause: Callable[[float], object] = time.sleep,
 ) -> None:
     """Print the address of the dashboard, and serve it until `wait` returns; None: until Ctrl-C.
 
-    If the query serves one itself, only print its address.
+    If the query serves one itself, only print its address, and open it.
     """
     found = shown(checkpoint, started_ms)
     if found.recording is None:
-        say(_announced("The query serves its dashboard at", found.url, found.token, opens))
+        say(f"The query serves its dashboard at {whole_address(found.url, found.token)}")
+        if opens:
+            with opened(found.url, found.token):
+                pause(_READ_S)
         return
     listens = listening(port or True)
     assert listens is not None
@@ -67,15 +73,9 @@ def serve(
     server = DashboardServer(listens, found.recording, orders, found.token)
     try:
         what = "the running query" if orders else "the recording of an ended query"
-        say(_announced(f"Dashboard of {what}:", server.url, found.token, opens))
+        say(f"Dashboard of {what}: {whole_address(server.url, found.token)}")
         say("Ctrl-C ends it.")
-        (wait or threading.Event().wait)()
+        with opened(server.url, found.token) if opens else nullcontext():
+            (wait or threading.Event().wait)()
     finally:
         server.stop()
-
-
-def _announced(words: str, url: str, token: str, opens: bool) -> str:
-    whole = f"{url}#token={token}" if token else url
-    if opens:
-        webbrowser.open(whole)
-    return f"{words} {whole}"

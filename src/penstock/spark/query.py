@@ -389,13 +389,18 @@ class FlowQuery:
         self._recorder.start()
         parts.start_up()
         location, pid = parts.registry.location, os.getpid()
+        # The dashboard's address is in the user's own file: its readers add the token to it.
         key = ControlKey(
-            location, parts.control_token, socket.gethostname(), pid, self._start.settings.tls
+            location,
+            parts.control_token,
+            socket.gethostname(),
+            pid,
+            self._start.settings.tls,
+            self.dashboard_url,
         )
         parts.key_file.keep(key)
         whose = {"flow": self._start.flow_id, "run": self.run_id}
-        shown = {} if self._dashboard is None else {"dashboard": self._dashboard.url}
-        parts.store.write_control({"location": location, "pid": pid} | whose | shown)
+        parts.store.write_control({"location": location, "pid": pid} | whose)
 
     def _clean_up(self) -> None:
         """End all parts one after another, even if one of them fails or hangs."""

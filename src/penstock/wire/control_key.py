@@ -52,6 +52,8 @@ class ControlKey:
     """Host name of the driver's machine."""
     pid: int
     tls: Tls | None = None
+    dashboard: str | None = None
+    """Address of the dashboard that the query serves; None if it serves none."""
 
 
 class KeyFile:
@@ -109,12 +111,17 @@ def control_token(settings: Settings, environ: Mapping[str, str]) -> str:
     return _chosen(settings.control_token_file, environ) or secrets.token_hex(16)
 
 
+def kept_key(control: Mapping[str, Any], environ: Mapping[str, str]) -> ControlKey | None:
+    """Return the key that the driver of a running query has saved; None if this user or machine has none."""
+    if "flow" not in control or "run" not in control:
+        return None
+    return KeyFile(str(control["flow"]), str(control["run"]), environ).read()
+
+
 def key_of(control: Mapping[str, Any], environ: Mapping[str, str]) -> ControlKey:
     """Return the key of a running query. `control` is the checkpoint's entry on that query."""
     location, pid = str(control["location"]), int(control["pid"])
-    kept = None
-    if "flow" in control and "run" in control:
-        kept = KeyFile(str(control["flow"]), str(control["run"]), environ).read()
+    kept = kept_key(control, environ)
     chosen = _chosen(environ.get(TOKEN_FILE), environ)
     if chosen is None and kept is not None:
         # Its own location is used, so that nobody gets the token by writing another one to the checkpoint.

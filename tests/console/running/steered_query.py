@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,10 +28,12 @@ from penstock.wire.flight import TokenServer
 TOKEN = "opensesameopensesame"
 
 
-def announce(store: Store, location: str, pid: int, token: str = TOKEN) -> None:
-    """Write a query's address into the checkpoint, and its control token into the user's file."""
+def announce(store: Store, location: str, pid: int, token: str = TOKEN, **more: Any) -> None:
+    """Write a query's address into the checkpoint, and its control token into the user's file. `more` are
+    other fields of its key."""
     run = secrets.token_hex(4)
-    KeyFile("f00d", run, os.environ).keep(ControlKey(location, token, "", pid))
+    key = ControlKey(location, token, "", pid)
+    KeyFile("f00d", run, os.environ).keep(replace(key, **more))
     store.write_control({"location": location, "pid": pid, "flow": "f00d", "run": run})
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -27,7 +28,7 @@ from penstock.observe.recording import FlowFacts
 from penstock.plan.slots import slots_from_text
 from penstock.state.store.store import Store
 from penstock.wire.addresses import address_of, is_here
-from penstock.wire.control_key import access_of, key_of
+from penstock.wire.control_key import access_of, kept_key, key_of
 from penstock.wire.flight import Endpoint
 
 _LOOK_MS = 10_000
@@ -67,11 +68,16 @@ class RunningQuery:
             reply["moments"], list[Moment]
         )
 
-    @property
-    def dashboard_url(self) -> str | None:
-        """Address of the dashboard that the query serves, on this machine; None if there is none."""
-        url: str | None = self._control.get("dashboard")
-        return url if is_here(address_of(self._control["location"])) else None
+    def dashboard(self) -> tuple[str, str] | None:
+        """Address and token of the dashboard that the query serves on this machine; None if there is none.
+
+        Both are from the user's own key file: who can write the checkpoint cannot lead the token elsewhere.
+        """
+        key = kept_key(self._control, os.environ)
+        if key is None or key.dashboard is None or key.machine != socket.gethostname():
+            return None
+        # Another program may have got the port of a query that was killed.
+        return (key.dashboard, key.token) if psutil.pid_exists(key.pid) else None
 
     @property
     def token(self) -> str:
