@@ -59,7 +59,7 @@ class PartedOperator:
         self.parts = tuple(make() for _ in range(parts))
         first = self.parts[0]
         self.output, self.ordered, self.divisible = first.output, first.ordered, first.divisible
-        self.portable = first.portable
+        self.by_key, self.portable = first.by_key, first.portable
         tables = [part.table for part in self.parts]
         self.table = tables[0] if parts == 1 else PartedTable(tables)
         self._chunk_rows, self._chunks = chunk_rows, workers * _CHUNKS_PER_WORKER

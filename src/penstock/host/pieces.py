@@ -1,7 +1,7 @@
 """A channel that is cut into pieces by key, so that several hosts can apply it at the same time.
 
-All rows of a key are in one piece, and all rows of a slot too, unless the step says that its channels can be
-divided. So pieces touch different entries, and can be applied in any order.
+All rows of a key are in one piece. So pieces touch different entries, and can be applied in any order. Where
+user code gets the rows of whole slots in one call, all rows of a slot are in one piece too.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def cut(
     """Cut a channel into about this many pieces of similar sizes, the largest first. Rows stay in order
     within a piece."""
     table = operator.table
-    groups = table.slots * (_FINER if operator.divisible else 1)
+    groups = table.slots * (_FINER if operator.by_key else 1)
     numbers = [slots_of(keys.hashes, groups) for keys in operator.keys(kind, list(batches))]
     counts = sum((np.bincount(group, minlength=groups) for group in numbers), np.zeros(groups))
     ends = np.cumsum(counts)

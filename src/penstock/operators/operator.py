@@ -263,6 +263,10 @@ class Operator(Protocol):
     rows of a key must stay together: the output of a row depends on the rows that come with it, such as
     the other side's rows in a join, or the other rows of one processor call."""
 
+    by_key: bool
+    """Whether it is enough if all rows of a key are applied together. If not, the rows of a slot should be,
+    too: one call of user code gets whole slots, and many small calls would cost more than the rows."""
+
     portable: bool
     """Whether rows may be applied on another host, to a copy of their keys' entries, and the changed entries
     be put into the table in the middle of a round, with the same output. Not if the output of `close`

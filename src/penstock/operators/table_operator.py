@@ -89,6 +89,7 @@ class TableOperator:
     kinds: ClassVar[tuple[str, ...]] = (ROWS,)
     """Kinds of channels that the step accepts."""
     divisible: bool = True
+    by_key: bool = True
     portable: bool = True
     wire: Mapping[str, pa.Schema] = {}
     """Kind of channel -> columns that its batches must have. Kinds without an entry are not checked."""

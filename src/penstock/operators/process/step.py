@@ -189,6 +189,7 @@ class ProcessOperator(TableOperator):
         if plan.merges:
             handler = replace(caller, output=NoRows(plan.output, plan.processor))
         self._calls = plan.calls(handler, self._input)
+        self.by_key = not plan.by_batch
         queue = self.handle.timers
         self._timer_calls = None if queue is None else plan.timer_calls(caller, queue)
 
