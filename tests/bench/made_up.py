@@ -320,8 +320,10 @@ def peers_results(peers: bool = True) -> dict[str, Result]:
         for task in TASKS
     }
     latency = {
-        name: peers_bench.side_result([{"p50_ms": 2.0 * n, "p99_ms": 5.0 * n}])
-        for n, name in enumerate(peers_latency.SIDES, 1)
+        name: peers_bench.side_result(
+            [{"p50_ms": 2.0 * n, "p99_ms": 5.0 * n, "rate": side.rates[0]}]
+        )
+        for n, (name, side) in enumerate(peers_latency.SIDES.items(), 1)
     }
     results["latency"] = PartResult(
         asdict(peers_latency.FULL), {"sides": latency, "missing": missing}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,8 @@ import numpy as np
 import pytest
 
 from penstock.errors import PenstockError, SettingError
-from penstock_bench.peers import bench, engines
+from penstock_bench.live.arena import LiveArena
+from penstock_bench.peers import bench, engines, latency, timing
 from penstock_bench.peers.answers import wrong
 from penstock_bench.peers.stream import FULL, REPORT_EVERY, SMALL, SMALL_ROWS, fold
 from tests.bench.made_up import peers_report, peers_results
@@ -135,6 +139,75 @@ def test_a_side_that_fails_or_hangs_is_an_error_with_its_reason(tmp_path: Path) 
     slow = engines.ENGINES["penstock"]
     with pytest.raises(PenstockError, match="took more than 0 s"):
         engines.run(slow, "sum", "time", 1, tmp_path / "b", 0.1)
+
+
+def test_a_side_that_falls_behind_begins_again_at_a_lower_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[tuple[str, int]] = []
+
+    def measured(arena: Any, name: str, rate: int, scale: Any) -> tuple[dict[str, Any], bool]:
+        tried.append((name, rate))
+        is_held = rate < 5_000 if name == "native_hdfs" else name != "bytewax"
+        return {"p50_ms": 1.0, "p99_ms": 2.0, "rate": rate}, is_held
+
+    @contextmanager
+    def no_arena(show: Any) -> Iterator[LiveArena]:
+        yield LiveArena(None, Path(), show)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(latency, "_measured", measured)
+    monkeypatch.setattr(latency, "live_arena", no_arena)
+    monkeypatch.setattr(latency, "missing", lambda engine: "")
+    result = latency.run(print).results
+    held = {name: sides[0]["rate"] for name, sides in result["sides"].items()}
+    assert held["penstock_live"] == 10_000
+    assert held["native_hdfs"] == 2_000
+    assert held["python_state"] == 500
+    assert [rate for name, rate in tried if name == "native_hdfs"] == [10_000, 2_000]
+    assert result["missing"] == {"bytewax": "it holds none of 10000, 2000, 500 rows/s"}
+
+
+@pytest.mark.parametrize("per_second", [2_000, 80_000, 900_000])
+def test_a_start_that_takes_longer_than_the_rows_does_not_hide_their_rate(per_second: int) -> None:
+    """With as many rows as the start takes time for, a rate would be one of starts."""
+    jitter, ran = random.Random(1), list[int]()
+
+    def run(rows: int) -> float:
+        ran.append(rows)
+        return 15.0 + jitter.uniform(-0.3, 0.3) + rows / per_second
+
+    facts = timing.rate(run, 4.0, first=50_000, step=10_000)
+    assert facts["rows_per_second"] == pytest.approx(per_second, rel=0.2)
+    assert sum(ran) / per_second < 60
+    assert len(ran) <= 7
+
+
+def test_a_rate_without_a_difference_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="the machine is too busy"):
+        timing.rate(lambda rows: 15.0, 4.0, first=50_000)
+
+
+@pytest.mark.parametrize(
+    ("waits_ms", "is_held"),
+    [
+        ((50, 50, 50), True),
+        ((900, 700, 1_400), True),  # triggers of a second that are not in step with the load
+        ((100, 200, 400), False),  # 300 ms more every 8 s: it falls behind
+        ((7_000, 7_000, 7_000), False),  # it never caught up with the warm-up
+        ((50, 50, None), False),  # nothing of the last rows came
+    ],
+)
+def test_a_rate_is_held_if_latency_does_not_grow(
+    waits_ms: tuple[int | None, ...], is_held: bool
+) -> None:
+    second = 1_000_000
+    rows = [
+        (at + wait_ms * 1_000, at, 1, 1, 1)
+        for third, wait_ms in enumerate(waits_ms)
+        for at in range(third * 4 * second, (third + 1) * 4 * second, 10_000)
+        if wait_ms is not None
+    ]
+    assert latency.held(np.array(rows), 0, 12 * second) == is_held
 
 
 INSTALLED = [name for name, engine in engines.ENGINES.items() if not engines.missing(engine)]

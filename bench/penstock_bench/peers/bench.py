@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -67,11 +68,13 @@ def run(show: Show, quick: bool = False, part: Sequence[str] = ()) -> Report:
     results = {}
     for name in part or PARTS:
         show(f"part {name}")
+        began = time.monotonic()
         made = latency.run(show, quick) if name == "latency" else _compare(name, scale, show)
         results[name] = made.to_plain(quick)
         results[name]["sides"] = {
             side: side_result(rounds) for side, rounds in results[name]["sides"].items()
         }
+        show(f"part {name} took {(time.monotonic() - began) / 60:.1f} minutes")
     return report(results)
 
 

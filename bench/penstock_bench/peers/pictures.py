@@ -30,8 +30,7 @@ def _picture(results: Mapping[str, Result]) -> Picture:
         if task in results and results[task]["sides"]
     ]
     if "latency" in results and results["latency"]["sides"]:
-        rate = results["latency"]["run"]["settings"]["rate"]
-        panels.append(_latency(results["latency"]["sides"], rate))
+        panels.append(_latency(results["latency"]["sides"]))
     title = "The same work on the same two cores, with durable state"
     return Picture(title, panels, columns=min(2, len(panels)), share_x=False)
 
@@ -47,7 +46,7 @@ def _throughput(sides: Mapping[str, Result], title: str) -> Panel:
     return _panel(marks, names, title, "rows per second")
 
 
-def _latency(sides: Mapping[str, Result], rate: int) -> Panel:
+def _latency(sides: Mapping[str, Result]) -> Panel:
     order = sorted(sides, key=lambda side: float(sides[side]["p99_ms"]))
     marks: list[Drawable] = []
     for place, side in enumerate(order):
@@ -55,8 +54,14 @@ def _latency(sides: Mapping[str, Result], rate: int) -> Panel:
         marks.append(Bars([place], [facts["p99_ms"]], 0.7, _colour(side)))
         how = {"marker": "o", "ls": "", "ms": 5, "mec": "white"}
         marks.append(Line([place], [facts["p50_ms"]], colour=GREY, how=how))
-    names = [SIDES[side][0] for side in order]
+    rate = max(int(facts["rate"]) for facts in sides.values())
+    names = [_with_rate(SIDES[side].title, int(sides[side]["rate"]), rate) for side in order]
     return _panel(marks, names, f"latency at {rate:,} rows/s: p99 (bar), p50 (dot)", "ms")
+
+
+def _with_rate(title: str, rate: int, usual: int) -> str:
+    """The title of a side, with its rate if it does not hold that of the others."""
+    return title if rate == usual else f"{title}, {rate:,}/s"
 
 
 def _panel(marks: list[Drawable], names: list[str], title: str, y: str) -> Panel:

@@ -9,6 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 _STEP = 200_000
+_MOST = 8
+"""Factor by which the number of rows grows at most, if they take too little time to be measured."""
+_TRIES = 4
 
 
 def rate(
@@ -16,24 +19,44 @@ def rate(
 ) -> dict[str, Any]:
     """Measure `run`, which processes a number of rows and returns the seconds that this took.
 
-    Two runs warm up. Then a short run is compared with a long one of about `seconds`: what both need to start
-    and to stop cancels out. Numbers of rows are multiples of `step`.
+    A short run is compared with a long one of about `seconds` more: what both need to start and to stop
+    cancels out. The runs before them warm up, and tell how many rows that takes. Numbers of rows are
+    multiples of `step`.
 
-    >>> rate(lambda rows: 2.0 + rows / 1000, 8.0, first=4000, step=1000)["rows_per_second"]
+    >>> rate(lambda rows: 20.0 + rows / 1000, 8.0, first=4000, step=1000)["rows_per_second"]
     1000.0
     """
-    guess = first / run(first)
-    warm = _multiple(guess * seconds, step)
-    guess = warm / run(warm)
+    guess = _guess(run, seconds, first, step)
     short = _multiple(guess * seconds / 4, step)
-    long = max(_multiple(guess * seconds, step), short + step)
-    short_s, long_s = run(short), run(long)
+    short_s, long = run(short), short + _multiple(guess * seconds, step)
+    long_s = run(long)
+    if long_s - short_s < seconds / 4:  # the guess was far too low
+        long = short + _MOST * (long - short)
+        long_s = run(long)
+    took_s = long_s - short_s
+    if took_s <= 0:
+        raise RuntimeError(f"{long:,} rows took no longer than {short:,}: the machine is too busy")
     return {
         "rows": long - short,
-        "seconds": long_s - short_s,
-        "start_s": max(0.0, short_s - short * (long_s - short_s) / (long - short)),
-        "rows_per_second": (long - short) / (long_s - short_s),
+        "seconds": took_s,
+        "start_s": max(0.0, short_s - short * took_s / (long - short)),
+        "rows_per_second": (long - short) / took_s,
     }
+
+
+def _guess(run: Callable[[int], float], seconds: float, first: int, step: int) -> float:
+    """About how many rows per second `run` processes once it has started.
+
+    A start may take longer than all rows. So the number of rows grows until they take a fourth of `seconds`
+    more than few rows do.
+    """
+    start_s, rows = run(step), max(first, 2 * step)
+    for _ in range(_TRIES):
+        work_s = run(rows) - start_s
+        if work_s >= seconds / 4:
+            break
+        rows = _multiple(rows * min(_MOST, seconds / 2 / max(work_s, 0.01)), step)
+    return (rows - step) / max(work_s, seconds / 100)
 
 
 def _multiple(rows: float, step: int) -> int:

@@ -158,8 +158,8 @@ class PenstockFold(ps.KeyedProcessor):
 
     def handle_input_rows(self, key: Any, rows: Any, timers: Any) -> Any:
         state, reports = self.state.get(), []
-        for row in rows:
-            state = fold(state, row.v)
+        for v in rows.column("v"):
+            state = fold(state, v)
             if state[0] % REPORT_EVERY == 0:
                 reports.append((*key, *state))
         self.state.update(state)
