@@ -22,12 +22,14 @@ from penstock.observe.moment import Moment
 from penstock.sim.skews import Uniform
 from penstock.testing import ProcessorTester
 from penstock_bench.demo.bids import SLOTS, Bids, source
-from penstock_bench.demo.check import BidsRead, check, compared
+from penstock_bench.demo.check import BidsRead, Checked, check, compared, waiting_ms
 from penstock_bench.demo.display import Scene, draw, line
 from penstock_bench.demo.phases import Story
 from penstock_bench.demo.run import make_room
 from penstock_bench.demo.screening import ScreenedBids
-from penstock_bench.demo.verdict import Killed, judged
+from penstock_bench.demo.telling import Demo as DemoOptions
+from penstock_bench.demo.telling import conclude
+from penstock_bench.demo.verdict import Judged, Killed, exit_code, judged, silent_ms
 from penstock_bench.workloads.shaped import KeyedRows
 from tests.observe.made_up import SLA_1S, START_MS, epoch, recording
 
@@ -152,10 +154,70 @@ def test_windows_of_the_warm_up_do_not_count() -> None:
     assert not judged(recorded, SLA_1S, recorded[-1].time_ms).met  # nothing was judged
 
 
+def test_the_oldest_bid_that_was_not_read_tells_how_long_bids_waited(tmp_path: Path) -> None:
+    """Of two partitions, one was read further than the other."""
+    made = source(STORY, 500, tmp_path / "gate")  # 25 bids/s at first
+    read = BidsRead((range(0, 60, 2), range(1, 41, 2)), start_ms=0)
+    assert waiting_ms(made, read, 1_000, 5_000) == pytest.approx(4_000 - 42 * 40)
+    assert waiting_ms(made, read, 1_000, 2_000) == 0
+    assert waiting_ms(made, BidsRead((), 0), 1_000, 5_000) == pytest.approx(4_000 - 40)
+
+
 def test_one_missed_window_misses_the_sla() -> None:
     recorded = moments(10)
     recorded[7] = replace(recorded[7], windows=2, kept=1)
     assert not judged(recorded, SLA_1S, recorded[0].time_ms).met
+
+
+@pytest.mark.parametrize(
+    ("waiting_ms", "missed"), [(0, 0), (1_000, 0), (1_001, 1), (2_000, 1), (4_500, 4)]
+)
+def test_bids_without_output_at_the_end_miss_windows(waiting_ms: float, missed: int) -> None:
+    """The query's own meter judges nothing before there is output again."""
+    recorded = moments(10)
+    result = judged(recorded, SLA_1S, recorded[0].time_ms, waiting_ms)
+    assert result.windows - result.kept == missed
+    assert result.met == (missed == 0)
+
+
+def test_silence_counts_from_the_last_bids_that_were_done() -> None:
+    silent_epoch = epoch(3, 9.0, rows=0)
+    epochs = [epoch(1, 1.9), epoch(2, 2.8), silent_epoch]
+    assert silent_ms(epochs, START_MS, START_MS + 6_000) == pytest.approx(3_200, abs=1)
+    assert silent_ms([], START_MS, START_MS + 6_000) == 6_000
+
+
+@pytest.mark.parametrize(
+    ("right", "met", "recovery_s", "code"),
+    [
+        *((True, True, 0.7, 0), (True, False, 0.7, 3), (True, True, None, 3)),
+        *((False, True, 0.7, 1), (False, False, None, 1)),
+    ],
+)
+def test_only_a_right_answer_in_time_with_a_recovery_is_a_success(
+    right: bool, met: bool, recovery_s: float | None, code: int
+) -> None:
+    assert exit_code(right, met, recovery_s) == code
+
+
+def shown_end(result: Judged, killed: Killed | None, recovery_s: float | None, to: Path) -> str:
+    console = Console(width=200)
+    demo = DemoOptions(STORY, 2_000, 12, SLA_1S, to, opens=False)
+    with console.capture() as capture:
+        conclude(console, demo, Checked(10, 2, 0), result, killed, recovery_s)
+    return capture.get()
+
+
+def test_the_end_names_what_is_missing(tmp_path: Path) -> None:
+    recorded = moments(10)
+    stalled = judged(recorded, SLA_1S, recorded[0].time_ms, 4_500)
+    text = shown_end(stalled, None, None, tmp_path)
+    assert "SLA missed" in text
+    assert "bids had waited for 4.5 s" in text
+    assert "No host was killed" in text
+    text = shown_end(replace(stalled, waiting_ms=10.0), Killed("a/0", 1, START_MS), None, tmp_path)
+    assert "had waited" not in text
+    assert "a/0, whose work was not done again" in text
 
 
 def test_recovery_ends_with_the_epoch_that_is_run_again() -> None:
@@ -173,12 +235,17 @@ def scene(recorded: list[Moment]) -> Scene:
     return Scene(12.0, 90, STORY.at(12.0), SLA_1S, recorded, result, "http://x/")
 
 
-@pytest.mark.parametrize("width", [60, 80, 200])
-def test_the_panel_fits_any_width(width: int) -> None:
+def drawn(shown: Scene, width: int) -> str:
     console = Console(width=width)
     with console.capture() as capture:
-        console.print(draw(scene(moments(10)), console.width))
-    text = capture.get()
+        console.print(draw(shown, console.width))
+    return capture.get()
+
+
+@pytest.mark.parametrize("silent_ms", [300.0, 12_000.0], ids=["flows", "stalled"])
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_panel_fits_any_width(width: int, silent_ms: float) -> None:
+    text = drawn(replace(scene(moments(10)), silent_ms=silent_ms), width)
     assert max(map(len, text.splitlines())) <= width
     assert "clicks/0" in text
     assert "kept" in text
@@ -193,17 +260,51 @@ def test_a_line_has_rate_hosts_latency_and_sla() -> None:
     assert line(scene([])).endswith("waiting for the first bids")
 
 
+def test_a_stall_shows_how_long_bids_wait() -> None:
+    stalled = replace(scene(moments(10)), silent_ms=3_400.0)
+    text = line(stalled)
+    assert "no bid done for 3.4 s, the bound is 1,000 ms; 40 bids waiting" in text
+    assert "SLA missed now" in text
+    assert "average" not in text  # that of the last bids tells nothing
+    panel = drawn(stalled, 92)
+    assert "3,400 ms of 1,000 ms" in panel
+    assert "missed now" in panel
+
+
+def test_a_short_silence_is_no_stall() -> None:
+    text = line(replace(scene(moments(10)), silent_ms=700.0))
+    assert "average 200 of 1,000 ms" in text
+    assert "missed" not in text
+
+
 # -- the output folder
 
 
 def test_an_earlier_demos_folder_is_replaced_and_another_is_not(tmp_path: Path) -> None:
     output = tmp_path / "demo"
-    (output / "checkpoint").mkdir(parents=True)
-    make_room(output)
-    assert list(output.iterdir()) == []
+    for _ in range(2):  # a new folder, and that of an earlier demo
+        make_room(output)
+        assert [path.name for path in output.iterdir()] == [".penstock-demo"]
+        (output / "checkpoint").mkdir()
     (output / "thesis.tex").touch()
     with pytest.raises(SettingError, match=r"thesis\.tex"):
         make_room(output)
+    assert (output / "checkpoint").is_dir()
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "report.html", "log.txt"])
+def test_a_folder_that_no_demo_made_is_never_removed(name: str, tmp_path: Path) -> None:
+    """A checkpoint of a flow of the user's own, for example."""
+    kept = tmp_path / "out" / name / "state"
+    kept.mkdir(parents=True)
+    with pytest.raises(SettingError, match=r"was not made by a demo.*--output"):
+        make_room(tmp_path / "out")
+    assert kept.is_dir()
+
+
+def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
+    make_room(tmp_path)
+    assert (tmp_path / ".penstock-demo").is_file()
 
 
 # -- the whole demo
@@ -283,7 +384,7 @@ def test_the_demo_tells_its_story_and_is_exact(demos: tuple[Demo, Demo]) -> None
     assert re.search(r"^SLA met: kept in (\d+) of \1 windows", text, re.M), text
     assert re.search(r"^Killed host: auctions/\d, recovered after [\d.]+ s\.$", text, re.M), text
     assert {path.name for path in (demo.folder / "out").iterdir()} == {
-        "checkpoint", "log.txt", "report.html",
+        ".penstock-demo", "checkpoint", "log.txt", "report.html",
     }  # fmt: skip
     assert demo.left_over() == []
 

@@ -82,6 +82,14 @@ def bids_read(store: Store) -> BidsRead:
     return BidsRead(tuple(numbers), min(starts, default=0))
 
 
+def waiting_ms(source: RateSource, read: BidsRead, begun_ms: float, at_ms: float) -> float:
+    """How long the oldest bid that a flow has not read had waited at a time, in milliseconds. Times are in
+    milliseconds since 1970; the bids began to arrive at `begun_ms`."""
+    unread = np.array([numbers.stop for numbers in read.numbers] or [0], np.int64)
+    arrival_ms = begun_ms + float(source.arrivals.arrival_us(unread).min()) / 1000
+    return max(0.0, at_ms - arrival_ms)
+
+
 def check(source: RateSource, read: BidsRead, output: Iterable[pa.Table]) -> Checked:
     """Compare a flow's output with DuckDB's answer for the bids that it read."""
     number = np.concatenate([np.empty(0, np.int64), *map(_array, read.numbers)])

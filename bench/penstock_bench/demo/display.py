@@ -26,6 +26,8 @@ from penstock_bench.demo.phases import Phase
 from penstock_bench.demo.verdict import Judged
 
 _WIDTH = 92
+_SILENT_MS = 1_500.0
+"""Milliseconds without a bid done after which that is shown. Normally some are done every half second."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,20 @@ class Scene:
     """The seconds since the end of the warm-up."""
     url: str | None = None
     """Address of the dashboard."""
+    silent_ms: float = 0.0
+    """Time since bids were last done."""
+
+    @property
+    def stalled(self) -> bool:
+        """Whether no bid was done for so long that the figures of the last ones tell nothing."""
+        return self.silent_ms >= _SILENT_MS
+
+    @property
+    def verdict(self) -> str:
+        """How the SLA was kept so far, in words."""
+        if self.silent_ms > self.sla.latency_ms:
+            return f"missed now: bids wait for longer than the bound ({_kept(self.judged)})"
+        return _kept(self.judged)
 
     @property
     def newest(self) -> Moment | None:
@@ -64,10 +80,16 @@ def line(scene: Scene) -> str:
     if newest is None or newest.latency is None:
         return head + "waiting for the first bids"
     latency = newest.latency
+    if scene.stalled:
+        return head + (
+            f"no bid done for {scene.silent_ms / 1000:.1f} s, the bound is {scene.sla.latency_ms:,} ms; "
+            f"{counted(scene.moments[-1].backlog, 'bid')} waiting, {counted(len(scene.hosts), 'host')}; SLA "
+            f"{scene.verdict}"
+        )
     return head + (
         f"{newest.rate or 0:,.0f} bids/s, {counted(len(scene.hosts), 'host')}, latency p50 "
         f"{latency.p50_ms:,.0f} ms, p99 {latency.p99_ms:,.0f} ms, average {latency.mean_ms:,.0f} of "
-        f"{scene.sla.latency_ms:,} ms; SLA {_kept(scene.judged)}"
+        f"{scene.sla.latency_ms:,} ms; SLA {scene.verdict}"
     )
 
 
@@ -93,24 +115,35 @@ def draw(scene: Scene, width: int) -> RenderableType:
 def _figures(scene: Scene) -> RenderableType:
     newest, sla = scene.newest, scene.sla
     assert newest is not None and newest.latency is not None
-    average_ms = newest.latency.mean_ms
+    average_ms = scene.silent_ms if scene.stalled else newest.latency.mean_ms
     shade = colour(average_ms, sla)
     names, middle = Column(style="dim", no_wrap=True), Column(ratio=1)
     figures = Column(justify="right", no_wrap=True)
     grid = Table.grid(names, middle, figures, expand=True, padding=(0, 2, 0, 0))
     rate = Text(f"{newest.rate or 0:,.0f} bids/s", "bold")
     grid.add_row("input", rate, Text(f"{scene.moments[-1].backlog:,} waiting", "dim"))
-    grid.add_row("latency", percentiles(newest.latency), Text("of the last second", "dim"))
+    grid.add_row("latency", percentiles(newest.latency), Text(_age(scene, newest), "dim"))
     average = Text.assemble(
         (f"{average_ms:,.0f} ms", f"bold {shade}"), f" of {sla.latency_ms:,} ms"
     )
-    grid.add_row("average", bar(average_ms / sla.latency_ms, shade), average)
+    grid.add_row(
+        "no bid for" if scene.stalled else "average",
+        bar(average_ms / sla.latency_ms, shade),
+        average,
+    )
     history_ms = [moment.latency.mean_ms for moment in scene.moments if moment.latency]
     grid.add_row("history", Sparkline(history_ms, sla), Text("a bar for each second", "dim"))
-    met = scene.judged.kept == scene.judged.windows
-    verdict = Text(_kept(scene.judged), "bold green" if met else "bold red")
+    met = scene.judged.kept == scene.judged.windows and scene.silent_ms <= sla.latency_ms
+    verdict = Text(scene.verdict, "bold green" if met else "bold red")
     grid.add_row("SLA", verdict, Text(f"worst {scene.judged.worst_ms:,.0f} ms", "dim"))
     return grid
+
+
+def _age(scene: Scene, newest: Moment) -> str:
+    """Of when the newest latencies are."""
+    if not scene.stalled:
+        return "of the last second"
+    return f"{(scene.moments[-1].time_ms - newest.time_ms) / 1000:.0f} s ago"
 
 
 def _kept(judged: Judged) -> str:

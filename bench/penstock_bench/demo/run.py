@@ -25,7 +25,7 @@ from penstock.spark.checkpoint import locate
 from penstock.spark.session import quiet_session
 from penstock.state.store.store import Store
 from penstock_bench.demo import bids
-from penstock_bench.demo.check import bids_read, check
+from penstock_bench.demo.check import bids_read, check, waiting_ms
 from penstock_bench.demo.telling import Demo, Show, conclude, introduce
 from penstock_bench.demo.verdict import exit_code, judged
 from penstock_bench.live.load import LedSource
@@ -33,7 +33,9 @@ from penstock_bench.live.load import LedSource
 _START_S = 120.0
 """Most seconds until the flow is up."""
 _FRAME_S = 0.25
-_OURS = {"checkpoint", "report.html", "log.txt"}
+_MARK = ".penstock-demo"
+"""File that tells that a folder was made by a demo, and may be replaced by the next one."""
+_OURS = {_MARK, "checkpoint", "report.html", "log.txt"}
 """What the output folder of a demo holds."""
 
 
@@ -67,36 +69,45 @@ def run(demo: Demo) -> int:
             resources.callback(query.stop)
             _await_hosts(query)
         _announce(console, demo, query.dashboard_url)
-        source.begin(int(time.time() * 1000))
+        begun_ms = int(time.time() * 1000)
+        source.begin(begun_ms)
         begin_ms = source.load_ms
         killed = Show(console, demo, query, begin_ms).watch()
         with progress_messages(console) as tell:
             tell("Stopping the flow")
+            end_ms = time.time() * 1000
             query.stop()
             query.await_termination()
             tell("Checking the answer with DuckDB")
             read = bids_read(Store(locate(spark, demo.checkpoint).store))
             checked = check(source, read, output.epochs().values())
-    result = judged(query.recording.moments(), demo.sla, begin_ms)
+    waited_ms = waiting_ms(source, read, begun_ms, end_ms)
+    result = judged(query.recording.moments(), demo.sla, begin_ms, waited_ms)
     recovery_s = None if killed is None else killed.recovery_s(query.progress)
     conclude(console, demo, checked, result, killed, recovery_s)
     if demo.keep_open and query.dashboard_url:
         _keep_open(demo, query.dashboard_url)
-    return exit_code(not checked.wrong, result.met)
+    return exit_code(not checked.wrong, result.met, recovery_s)
 
 
 def make_room(output: Path) -> None:
-    """Create the output folder, in place of that of an earlier demo."""
+    """Create the output folder, in place of that of an earlier demo. No other folder is replaced."""
     try:
-        if output.exists():
-            held = {path.name for path in output.iterdir()}
-            if held - _OURS:
-                raise SettingError(
-                    f"{output} holds other files than an earlier demo's, such as {min(held - _OURS)}",
-                    hint="name another folder with --output",
-                )
+        held = {path.name for path in output.iterdir()} if output.exists() else set()
+        if held - _OURS:
+            raise SettingError(
+                f"{output} holds other files than an earlier demo's, such as {min(held - _OURS)}",
+                hint="name another folder with --output",
+            )
+        if held and _MARK not in held:
+            raise SettingError(
+                f"{output} was not made by a demo: it has no file {_MARK}",
+                hint="name another folder with --output, or remove this one if nobody needs it",
+            )
+        if held:
             shutil.rmtree(output)
-        output.mkdir(parents=True)
+        output.mkdir(parents=True, exist_ok=True)
+        (output / _MARK).touch()
     except OSError as wrong:
         raise SettingError(
             f"cannot write to {output}: {wrong.strerror or wrong}",

@@ -26,13 +26,15 @@ from penstock_bench.demo.check import Checked
 from penstock_bench.demo.display import Scene, draw, line
 from penstock_bench.demo.phases import BURST, Story
 from penstock_bench.demo.screening import SCREEN_S
-from penstock_bench.demo.verdict import Judged, Killed, judged
+from penstock_bench.demo.verdict import Judged, Killed, judged, silent_ms
 
 _FIRST_HOSTS = 4
 """Hosts at the start, and the least, unless the most are fewer."""
 _FRAME_S = 0.25
 _LINE_S = 5.0
 """Seconds between two lines, where there is no terminal to draw on."""
+_GRACE_S = 2.0
+"""Seconds after the story, besides the bound and a window of the SLA, in which the last bids may be done."""
 _FOLD_MS = 3000.0
 """Milliseconds after a told move in which further ones, with the same hosts, are only counted."""
 _WIDTH = 100
@@ -106,7 +108,8 @@ class Show:
         self._recovered = False
 
     def watch(self) -> Killed | None:
-        """Tell the story until it is over, or the query fails. Returns the kill."""
+        """Tell the story until it is over and its last bids are judged, or the query fails. Returns the
+        kill."""
         console, story, query = self._console, self._demo.story, self._query
         screen = console.is_terminal and not console.is_dumb_terminal
         pause, phase, next_line = threading.Event(), None, 2.0 - story.warm_up_s
@@ -114,7 +117,7 @@ class Show:
             live = (
                 shown.enter_context(Live(console=console, auto_refresh=False)) if screen else None
             )
-            while (t_s := time.time() - self._begin_ms / 1000) < story.seconds and query.is_active:
+            while query.is_active and not self._is_over(t_s := self._now_s):
                 scene = self._scene(t_s)
                 if scene.phase != phase:
                     phase = scene.phase
@@ -134,6 +137,26 @@ class Show:
                 live.update(Text(""), refresh=True)
         return self._killed
 
+    @property
+    def _now_s(self) -> float:
+        """Seconds since the end of the warm-up."""
+        return time.time() - self._begin_ms / 1000
+
+    def _is_over(self, t_s: float) -> bool:
+        """Whether the story has ended, its windows are judged and the killed host has recovered, or there was
+        enough time for that."""
+        end_s, sla = self._demo.story.seconds, self._demo.sla
+        if t_s >= end_s + (sla.latency_ms + sla.window_ms) / 1000 + _GRACE_S:
+            return True
+        # A window is judged with the first output after it.
+        judged_s = t_s - (self._silent_ms + sla.window_ms) / 1000
+        return self._recovered and judged_s >= end_s
+
+    @property
+    def _silent_ms(self) -> float:
+        begin_ms = self._begin_ms - 1000 * self._demo.story.warm_up_s
+        return silent_ms(self._query.progress, begin_ms, time.time() * 1000)
+
     def _scene(self, t_s: float) -> Scene:
         demo, query = self._demo, self._query
         newest_ms = self._moments[-1].time_ms if self._moments else 0.0
@@ -146,6 +169,7 @@ class Show:
             moments=self._moments,
             judged=judged(self._moments, demo.sla, self._begin_ms),
             url=query.dashboard_url,
+            silent_ms=self._silent_ms,
         )
 
     def _head(self, title: str, about: str) -> None:
@@ -229,6 +253,17 @@ def _block(console: Console, shown: RenderableType) -> None:
     console.print(shown, soft_wrap=False, width=min(console.width, _WIDTH))
 
 
+def _became(killed: Killed | None, recovery_s: float | None) -> Text:
+    """What became of the host that was to be killed."""
+    if killed is None:
+        return Text(
+            "No host was killed: none was up when it was due. So recovery is not shown.", "red"
+        )
+    if recovery_s is None:
+        return Text(f"Killed host: {killed.host}, whose work was not done again in time.", "red")
+    return Text(f"Killed host: {killed.host}, recovered after {recovery_s:.1f} s.")
+
+
 def conclude(
     console: Console, demo: Demo, checked: Checked, result: Judged, killed: Killed | None,
     recovery_s: float | None,
@@ -244,6 +279,10 @@ def conclude(
             f"second had an average of {result.worst_ms:,.0f} ms; the bound is {demo.sla.latency_ms:,} ms.",
         )
     )
+    if result.waiting_ms > demo.sla.latency_ms:
+        console.print(
+            f"At the end bids had waited for {result.waiting_ms / 1000:.1f} s, and were not done."
+        )
     busy, cores = os.getloadavg()[0], os.cpu_count() or 1
     if not result.met and busy > 2 * cores:
         console.print(
@@ -254,9 +293,7 @@ def conclude(
         f"Hosts: {result.mean_hosts:.1f} on average, {result.most_hosts} at most. "
         f"{counted(result.moved, 'slot')} moved, with state, while bids were processed."
     )
-    if killed is not None:
-        after = "not recovered yet" if recovery_s is None else f"recovered after {recovery_s:.1f} s"
-        console.print(f"Killed host: {killed.host}, {after}.")
+    console.print(_became(killed, recovery_s))
     console.print(Text(str(checked), "bold red" if checked.wrong else "bold green"))
     size = sum(path.stat().st_size for path in demo.output.rglob("*") if path.is_file())
     console.print(

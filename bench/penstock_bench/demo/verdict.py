@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from penstock.model import SLA
 from penstock.observe.moment import Moment
 
 RIGHT, WRONG, MISSED = 0, 1, 3
-"""Exit codes of the demo."""
+"""Exit codes of the demo. MISSED: the SLA was missed, or no host was killed and recovered."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Judged:
     """The seconds of a demo after its warm-up."""
 
     windows: int
-    """Windows of the SLA that ended."""
+    """Windows of the SLA that ended, and those that bids without output had missed at the end."""
     kept: int
     """Those of them in which it was kept."""
     worst_ms: float
@@ -27,6 +28,8 @@ class Judged:
     mean_hosts: float
     moved: int
     """Slots that moved to another host."""
+    waiting_ms: float = 0.0
+    """How long the oldest bid without output had waited at the end."""
 
     @property
     def met(self) -> bool:
@@ -34,21 +37,37 @@ class Judged:
         return 0 < self.windows == self.kept
 
 
-def judged(moments: Sequence[Moment], sla: SLA, begin_ms: float) -> Judged:
+def judged(moments: Sequence[Moment], sla: SLA, begin_ms: float, waiting_ms: float = 0.0) -> Judged:
     """Judge the moments of a query from `begin_ms` on, the end of the warm-up. The SLA's windows that began
-    before it do not count."""
+    before it do not count.
+
+    The query judges nothing until it has output again, so a stall at the end is judged here, by the time that
+    the oldest bid without output has waited.
+    """
     after_ms = begin_ms + sla.window_ms
     story = [moment for moment in moments if moment.time_ms - 1000 * moment.seconds >= after_ms]
     hosts = [moment.hosts for moment in story] or [0]
     handovers = [handover for moment in story for handover in moment.moves.handovers]
     return Judged(
-        windows=sum(moment.windows for moment in story),
+        windows=sum(moment.windows for moment in story) + _overdue(waiting_ms, sla),
         kept=sum(moment.kept for moment in story),
         worst_ms=max((m.latency.mean_ms for m in story if m.latency), default=0.0),
         most_hosts=max(hosts),
         mean_hosts=sum(hosts) / len(hosts),
         moved=sum(len(handover.slots) for handover in handovers),
+        waiting_ms=waiting_ms,
     )
+
+
+def _overdue(waiting_ms: float, sla: SLA) -> int:
+    """Windows, begun ones included, in which a bid has waited for longer than the bound."""
+    return max(0, math.ceil((waiting_ms - sla.latency_ms) / sla.window_ms))
+
+
+def silent_ms(epochs: Sequence[EpochProgress], begin_ms: float, now_ms: float) -> float:
+    """Milliseconds since bids last reached the sink, or since `begin_ms` if that is later."""
+    done_ms = max((epoch.done_ms for epoch in epochs if epoch.rows), default=begin_ms)
+    return max(0.0, now_ms - max(done_ms, begin_ms))
 
 
 @dataclass(frozen=True)
@@ -72,12 +91,15 @@ class Killed:
         return None if done_ms is None else (done_ms - self.time_ms) / 1000
 
 
-def exit_code(right: bool, met: bool) -> int:
-    """0 if the answer is right and the SLA was met, 1 if the answer is wrong, 3 if only the SLA was missed.
+def exit_code(right: bool, met: bool, recovery_s: float | None) -> int:
+    """0 if the answer is right, the SLA was met, and a killed host recovered; 1 if the answer is wrong; 3 if
+    it is right, and something else is missing. `recovery_s` is None without a kill or without recovery.
 
-    >>> exit_code(True, True), exit_code(False, False), exit_code(True, False)
-    (0, 1, 3)
+    >>> exit_code(True, True, 0.7), exit_code(False, False, 0.7)
+    (0, 1)
+    >>> exit_code(True, False, 0.7), exit_code(True, True, None)
+    (3, 3)
     """
     if not right:
         return WRONG
-    return RIGHT if met else MISSED
+    return RIGHT if met and recovery_s is not None else MISSED
