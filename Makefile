@@ -112,8 +112,8 @@ $(DELTA)/.ready: $(READY)
 test-delta: $(DELTA)/.ready ## run the test with the real Delta
 	PYTHONPATH=$(CURDIR)/$(DELTA) $(BIN)/python -m pytest tests/spark/test_delta.py
 
-# An environment with nothing in it but the wheel and what that asks for: several hundred MB.
-test-wheel: wheel ## install the wheel in an empty environment and run the README's flow there
+# An environment with nothing in it but the wheels and what they ask for: several hundred MB.
+test-wheel: wheel ## install the wheels in an empty environment, and run the README's flow and the demo there
 	$(BIN)/python scripts/try_wheel.py
 
 check: setup docs ## lint, format, types, the direction of imports and the docs
@@ -137,8 +137,10 @@ audit: setup ## check requirements.lock against known vulnerabilities
 bench: setup ## run a benchmark (NAME=pipeline)
 	$(BIN)/penstock bench $(NAME)
 
-wheel: setup ## build the wheel, into dist/
+# Benchmarks and the demo are a package of their own, which needs more than the product does.
+wheel: setup ## build the wheels of Penstock and of its benchmarks and demo, into dist/
 	$(BIN)/python -m hatchling build --target wheel --directory dist
+	cd bench && ../$(BIN)/python -m hatchling build --target wheel --directory ../dist
 
 COMPILE = $(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
 	--generate-hashes --no-strip-extras --no-emit-index-url --no-emit-find-links \

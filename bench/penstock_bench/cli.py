@@ -142,7 +142,7 @@ def run_demo(
 
     Bids of NEXMark arrive, steadily, then with a moving hotspot, then five times as many. Then a host is
     killed. The terminal says what happens and why, and DuckDB checks the answer. Exit codes: 0 if all is
-    well, 1 if the answer is wrong, 3 if the SLA was missed.
+    well, 1 if the answer is wrong, 3 if the SLA was missed or no killed host recovered.
     """
     import sys
     from pathlib import Path

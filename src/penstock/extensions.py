@@ -37,7 +37,8 @@ def extension(group: Group, name: str) -> Any:
             return getattr(import_module("penstock_bench.cli"), name)
     raise SettingError(
         f"{name!r} is in the package penstock-bench, which is not installed",
-        hint="in a checkout of Penstock: make setup; elsewhere: pip install penstock-bench",
+        hint="in a checkout of Penstock: make setup; elsewhere: pip install the file penstock_bench-*.whl, "
+        "which make wheel puts beside Penstock's own wheel in dist/",
     )
 
 

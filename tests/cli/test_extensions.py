@@ -73,7 +73,7 @@ def test_a_missing_package_is_named(
     assert ends_with(*words) == 2
     printed = capsys.readouterr().err
     assert "in the package penstock-bench, which is not installed" in printed
-    assert "make setup; elsewhere: pip install penstock-bench" in printed
+    assert "make setup; elsewhere: pip install the file penstock_bench-*.whl" in printed
 
 
 @pytest.mark.usefixtures("product_alone")

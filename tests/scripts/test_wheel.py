@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and that it runs from there. `make test-wheel` installs it, too."""
+"""The wheels: what is in them, and that they run from there. `make test-wheel` installs them, too."""
 
 from __future__ import annotations
 
@@ -12,10 +12,30 @@ import penstock as ps
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_wheel_holds_the_package_and_runs_from_there(tmp_path: Path) -> None:
+def built(folder: Path, project: Path) -> Path:
+    """The wheel of a project, built into a folder."""
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory"]
-    subprocess.run([*build, str(tmp_path)], check=True, cwd=ROOT, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
+    subprocess.run([*build, str(folder)], check=True, cwd=project, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def test_the_wheel_of_the_demo_holds_it_and_wants_the_same_release(tmp_path: Path) -> None:
+    wheel = built(tmp_path, ROOT / "bench")
+    with zipfile.ZipFile(wheel) as archive:
+        held = set(archive.namelist())
+        (about,) = (name for name in held if name.endswith("/METADATA"))
+        metadata = archive.read(about).decode()
+        (commands,) = (name for name in held if name.endswith("/entry_points.txt"))
+        assert "demo = penstock_bench.cli:demo" in archive.read(commands).decode()
+    source = ROOT / "bench" / "penstock_bench"
+    assert {f"penstock_bench/{path.relative_to(source)}" for path in source.rglob("*.py")} <= held
+    assert f"Requires-Dist: penstock[dashboard]=={ps.__version__}\n" in metadata
+    assert wheel.name == f"penstock_bench-{ps.__version__}-py3-none-any.whl"
+
+
+def test_the_wheel_holds_the_package_and_runs_from_there(tmp_path: Path) -> None:
+    wheel = built(tmp_path, ROOT)
     assert wheel.name == f"penstock-{ps.__version__}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")

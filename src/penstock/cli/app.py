@@ -6,7 +6,7 @@ chooses the exit code:
     0    success
     1    a check failed, or there is no such entry
     2    a `PenstockError`, shown without a traceback, or invalid options
-    3    `demo` only: the answer is right, but the SLA was missed
+    3    `demo` only: the answer is right, but the SLA was missed or no killed host recovered
     130  Ctrl-C
     143  SIGTERM, after cleaning up
 
