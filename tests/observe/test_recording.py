@@ -1,18 +1,32 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from penstock import codec
 from penstock.control.journal.entry import Entry
+from penstock.driver import journal_writer
 from penstock.driver.journal_writer import JournalWriter, StartWriter
 from penstock.driver.progress import EpochProgress
 from penstock.errors import CheckpointError, SettingError
-from penstock.observe.moment import Look, Moment, MomentMaker
+from penstock.observe import recorder as recorder_module
+from penstock.observe.moment import EpochMoment, Look, Moment, MomentMaker
 from penstock.observe.recorder import Recorder
-from penstock.observe.recording import FlowFacts, kept_recording, line_of, starts
+from penstock.observe.recording import (
+    FlowFacts,
+    KeptRecording,
+    Thinner,
+    kept_recording,
+    line_of,
+    starts,
+    tally_of,
+    whole_recording,
+)
+from penstock.spans import Span
 from penstock.state.store.store import Store
 from tests.observe.made_up import (
     FACTS,
@@ -170,3 +184,112 @@ def test_a_recording_ends_where_it_is_damaged(tmp_path: Path) -> None:
     store.files.write(name, b"", durable=False)
     with pytest.raises(CheckpointError, match="no readable beginning"):
         kept_recording(store)
+
+
+def test_a_long_run_has_few_moments_whose_sums_are_right() -> None:
+    whole, thinner = recording(500, burst=range(100, 103)), Thinner(newest=50, older=16)
+    for moment in whole.kept:
+        thinner.take(moment)
+        assert len(thinner.moments) < 100
+    found = thinner.moments
+    assert found[-50:] == list(whole.kept[-50:])
+    for name in ("rows", "windows", "kept", "seconds"):
+        assert sum(getattr(m, name) for m in found) == sum(getattr(m, name) for m in whole.kept)
+    assert sum(len(h.slots) for m in found for h in m.moves.handovers) == 1
+    assert max(moment.hosts for moment in found) == 3
+    ends = [found[0].time_ms - 1000 * found[0].seconds, *(m.time_ms for m in found)]
+    assert ends[0] == START_MS
+    lengths = [1000 * moment.seconds for moment in found]
+    assert [now - then for then, now in pairwise(ends)] == lengths
+    assert max(len(moment.epochs) for moment in found) <= 8
+
+
+def test_the_sums_of_a_run_do_not_depend_on_what_is_kept_of_it(tmp_path: Path) -> None:
+    store = Store(f"{tmp_path}/penstock")
+    _written(store, START_MS, 40)
+    kept = kept_recording(store)
+    shorter = KeptRecording(kept.facts, kept.kept[-5:], (), tally=kept.tally)
+    assert tally_of(shorter).rows == tally_of(recording(40)).rows == 4_000
+
+
+def test_a_running_query_gets_what_is_older_than_memory_from_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder_module, "_KEPT", 5)
+    query, store = Query(*(look(float(n)) for n in range(1, 21))), Store(f"{tmp_path}/penstock")
+    writer = StartWriter(store, "moments", START_MS, line_of)
+    recorder = Recorder(FACTS, query.look, lambda: query.epochs, list, writer)
+    for number in range(1, 21):
+        query.epochs.append(epoch(number, number))
+        recorder.take()
+    writer.stop()
+    assert [m.epoch for m in recorder.moments()] == [16, 17, 18, 19, 20]
+    whole = whole_recording(recorder)
+    assert [m.epoch for m in whole.moments()] == list(range(1, 21))
+    assert tally_of(whole).rows == 2_000
+
+
+def test_a_query_whose_checkpoint_cannot_be_read_has_its_last_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(recorder_module, "_KEPT", 2)
+    query, store = Query(*(look(float(n)) for n in range(1, 5))), Store(f"{tmp_path}/penstock")
+    writer = StartWriter(store, "moments", START_MS, line_of)
+    recorder = Recorder(FACTS, query.look, lambda: query.epochs, list, writer)
+    for _ in range(4):
+        recorder.take()
+    assert whole_recording(recorder) is recorder  # nothing was written yet
+    assert "Only the last hour of the recording can be read" in caplog.text
+    writer.stop()
+
+
+def test_spans_reach_watchers_and_are_not_recorded() -> None:
+    query, seen = Query(look(1.0)), list[Moment]()
+    recorder = query.recorder()
+    recorder.watch(seen.append)
+    query.epochs = [epoch(1, 0.9, spans=(Span(1, "driver", "seal", START_MS, 2.0),))]
+    recorder.take()
+    assert [span.name for span in seen[0].epochs[0].spans] == ["seal"]
+    assert recorder.moments() == query.written[1:] == [replace(seen[0], epochs=_bare(seen[0]))]
+
+
+def _bare(moment: Moment) -> tuple[EpochMoment, ...]:
+    return tuple(replace(epoch, spans=()) for epoch in moment.epochs)
+
+
+def _full_writer(
+    store: Store, kind: str, seconds: int, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """The files of a start of so many seconds, with a file for each and room for about four of them."""
+    monkeypatch.setattr(journal_writer, "_MOST_BYTES", 4_000)
+    writer = StartWriter(store, kind, START_MS, line_of, every_s=-1.0)
+    writer(FACTS)
+    for item in recording(seconds).kept:
+        writer(item)
+        writer._writer.submit(int).result()  # the file is written
+    writer.stop()
+    return sorted(file.name.rpartition("/")[2] for file in store.files.below(kind))
+
+
+def test_a_recording_that_is_too_long_loses_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(f"{tmp_path}/penstock")
+    files = _full_writer(store, "moments", 30, monkeypatch)
+    assert files[0] == "000000.jsonl-gz"
+    assert files[-1] == "000030.jsonl-gz"
+    assert 3 < len(files) < 15
+    assert sum(file.size for file in store.files.below("moments")) <= 4_000
+    kept = kept_recording(store)
+    assert kept.facts == FACTS
+    epochs = [moment.epoch for moment in kept.kept]
+    assert epochs == list(range(32 - len(files), 31))
+
+
+def test_events_that_are_too_many_end_with_one_log_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = _full_writer(Store(f"{tmp_path}/penstock"), "events", 30, monkeypatch)
+    assert [int(name[:6]) for name in files] == list(range(len(files)))
+    assert len(files) < 15
+    assert caplog.text.count("Later ones are not recorded") == 1

@@ -4,6 +4,9 @@
     <root>/events/<start>/<number>.jsonl-gz       parameters of the control machine, and its events
     <root>/moments/<start>/<number>.jsonl-gz      the query in each second: facts about it, and its moments
 
+What one start writes has a limit. Beyond it, the oldest moments go, except for the first file, which has the
+facts. Events stop instead: they are replayed from the first one on, and a gap would make them worthless.
+
 Some file systems would compress a name that ends in .gz once more. If the store fails, entries are dropped:
 they are not worth stopping a query for.
 """
@@ -12,8 +15,10 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,12 +31,16 @@ from penstock.errors import PenstockError
 from penstock.state.store.start_files import files_by_start, start_folder
 from penstock.state.store.store import Store
 
+_log = logging.getLogger("penstock.observe")
+
 _KEPT = 10_000
 """Number of journal files to keep. A treatment makes one to three."""
 _STARTS_KEPT = 5
 """Number of starts whose files are kept."""
 _MOST_BYTES = 512 * 2**20
 """Most bytes of one kind to keep for one start."""
+_FROM_THE_FIRST = ("events",)
+"""Kinds that are of use only from their first item on."""
 _MANY = 500
 """Number of items of a start after which they are written to a file."""
 
@@ -104,8 +113,16 @@ class StartWriter(_Writer[T]):
         less if there are many items."""
         super().__init__(store, kind)
         self._clock_s, self._written_s = clock_s, clock_s()
-        self._kind, self._line, self._every_s, self._bytes = kind, line, every_s, 0
+        self._kind, self._line, self._every_s = kind, line, every_s
         self._folder = start_folder(kind, started_ms)
+        self._bytes, self._full = 0, False
+        self._sizes: deque[tuple[str, int]] = deque()
+        """Name and bytes of each file after the first, oldest first."""
+
+    @property
+    def store(self) -> Store:
+        """The checkpoint that it writes to."""
+        return self._store
 
     def _due(self) -> bool:
         waited_s = self._clock_s() - self._written_s
@@ -117,10 +134,32 @@ class StartWriter(_Writer[T]):
     def _keep(self, number: int, items: list[T]) -> None:
         if number == 0:
             self._forget_old()
-        if self._bytes < _MOST_BYTES:
-            data = gzip.compress(b"\n".join([*map(self._line, items), b""]), compresslevel=4)
-            self._store.files.write(f"{self._folder}/{number:06d}.jsonl-gz", data, durable=False)
-            self._bytes += len(data)
+        data = gzip.compress(b"\n".join([*map(self._line, items), b""]), compresslevel=4)
+        if self._full or not self._has_room(number, len(data)):
+            return
+        name = f"{self._folder}/{number:06d}.jsonl-gz"
+        self._store.files.write(name, data, durable=False)
+        self._bytes += len(data)
+        if number > 0:
+            self._sizes.append((name, len(data)))
+
+    def _has_room(self, number: int, size: int) -> bool:
+        """Make room for a file of this size, if this kind may lose its oldest ones."""
+        if number == 0 or self._bytes + size <= _MOST_BYTES:
+            return True
+        if self._kind in _FROM_THE_FIRST:
+            self._full = True
+            _log.warning(
+                "The %s of this start have reached %d MB. Later ones are not recorded.",
+                self._kind,
+                _MOST_BYTES // 2**20,
+            )
+            return False
+        while self._sizes and self._bytes + size > _MOST_BYTES:
+            name, old = self._sizes.popleft()
+            self._bytes -= old
+            self._store.files.remove(name)
+        return True
 
     def _forget_old(self) -> None:
         starts = files_by_start(self._store, self._kind)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, cast
 
 import numpy as np
 
@@ -13,8 +13,10 @@ from penstock.control.money import Money
 from penstock.driver.progress import EpochProgress, Latency, merged_latency
 from penstock.host.vitals import MovedState
 from penstock.model import SLA
+from penstock.observe.bounds import BoundJudge, BoundMoment, judged, reached
 from penstock.plan.epoch import RouteTable
 from penstock.plan.placement import Handover
+from penstock.spans import Span
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,9 @@ class EpochMoment:
     seal_ms: float
     """From then until the epoch was durable."""
     latency: Latency | None
+    spans: tuple[Span, ...] = ()
+    """What processes did in it, and in the epoch before after that was reported. Only for watchers of a
+    running query: recordings do without."""
 
     def phases(self) -> dict[str, float]:
         """Milliseconds of each phase, one after the other: read (source and couriers; not in a live flow,
@@ -127,9 +132,9 @@ class Moment:
     latency: Latency | None
     """Latency of the rows; None if there were none."""
     windows: int
-    """Windows of the SLA that ended."""
+    """Windows that ended of the SLA's first bound on the whole flow."""
     kept: int
-    """Those of them in which the SLA was kept."""
+    """Those of them in which it was kept."""
     epochs: tuple[EpochMoment, ...] = ()
     steps: tuple[StepMoment, ...] = ()
     moves: MovesMoment = MovesMoment()
@@ -146,6 +151,16 @@ class Moment:
     dead_letters: int = 0
     offloaded: int = 0
     """Rows that burst workers processed."""
+    bounds: tuple[BoundMoment, ...] = ()
+    """All bounds of the SLA. Empty in recordings of releases that knew only the first."""
+
+    @property
+    def all_bounds(self) -> tuple[BoundMoment, ...]:
+        """All bounds of the SLA that the recording knows of."""
+        if self.bounds or self.sla is None:
+            return self.bounds
+        first = self.sla.bounds[0]
+        return (judged(first, reached(first, self.latency), self.windows, self.kept),)
 
     @property
     def hosts(self) -> int:
@@ -199,9 +214,11 @@ class MomentMaker:
     _epoch: int | None = field(default=None, init=False)
     _newest: dict[str, tuple[int, int]] = field(default_factory=dict, init=False)
     """Host -> entries and bytes of its state, when it last sealed."""
+    _judge: BoundJudge = field(default_factory=BoundJudge, init=False)
 
     def make(self, look: Look, epochs: Sequence[EpochProgress], windows: int, kept: int) -> Moment:
-        """The moment that ends with `look`. `windows` and `kept` are counts of the SLA's windows."""
+        """The moment that ends with `look`. `windows` and `kept` are those of the SLA's first bound on the
+        whole flow. Its other bounds are judged here."""
         seconds = max((look.time_ms - self.begun_ms) / 1000, 1e-3)
         self.begun_ms = look.time_ms
         rows = sum(epoch.rows for epoch in epochs)
@@ -210,6 +227,7 @@ class MomentMaker:
             for host in epoch.hosts:
                 self._newest[host.host] = host.entries, host.state_bytes
         control = look.control
+        steps = tuple(self._step(step, look, epochs, seconds) for step in look.steps)
         return Moment(
             time_ms=look.time_ms,
             seconds=round(seconds, 3),
@@ -223,7 +241,7 @@ class MomentMaker:
             windows=windows,
             kept=kept,
             epochs=tuple(_epoch_moment(epoch) for epoch in epochs),
-            steps=tuple(self._step(step, look, epochs, seconds) for step in look.steps),
+            steps=steps,
             moves=_moves(epochs),
             couriers=look.couriers,
             sla=look.sla,
@@ -233,6 +251,9 @@ class MomentMaker:
             late_rows=sum(sum(epoch.late_rows.values()) for epoch in epochs),
             dead_letters=sum(epoch.dead_letters for epoch in epochs),
             offloaded=sum(epoch.functions.rows for epoch in epochs),
+            bounds=self._judge.judge(
+                look.sla, look.time_ms, epochs, _latencies(steps), (windows, kept)
+            ),
         )
 
     def _rate(self, rows: int, epochs: Sequence[EpochProgress]) -> float | None:
@@ -297,8 +318,22 @@ _LIMITS = ("health", "treating", "at_least", "at_most", "margin", "alert_ms")
 """Fields of `StepMoment` that control has."""
 
 
+def _latencies(steps: Sequence[StepMoment]) -> dict[str, float]:
+    """Step -> average latency of its hosts in milliseconds, of those steps that had records."""
+    found: dict[str, float] = {}
+    for step in steps:
+        known = [(h.latency_ms, h.rate or 0.0) for h in step.hosts if h.latency_ms is not None]
+        weight = sum(rate for _, rate in known)
+        if weight and any(step.rates):
+            found[step.step] = sum(latency_ms * rate for latency_ms, rate in known) / weight
+    return found
+
+
 def _epoch_moment(epoch: EpochProgress) -> EpochMoment:
-    names = ("epoch", "runs", "rows", "started_ms", "read_ms", "sink_ms", "seal_ms", "latency")
+    names = (
+        *("epoch", "runs", "rows", "started_ms", "read_ms", "sink_ms", "seal_ms", "latency"),
+        "spans",
+    )
     return EpochMoment(**{name: getattr(epoch, name) for name in names})
 
 
@@ -313,3 +348,73 @@ def _moves(epochs: Sequence[EpochProgress]) -> MovesMoment:
         newest = epochs[-1].migration
         sums |= {"partial_slots": newest.partial_slots, "left_behind": newest.left_behind}
     return MovesMoment(handovers=handovers, **sums)
+
+
+def bare(moment: Moment) -> Moment:
+    """The moment as it is recorded: without spans."""
+    if not any(epoch.spans for epoch in moment.epochs):
+        return moment
+    return replace(moment, epochs=tuple(replace(epoch, spans=()) for epoch in moment.epochs))
+
+
+_MOST_EPOCHS = 8
+"""Epochs of a joined moment at most."""
+
+
+def joined(moments: Sequence[Moment]) -> Moment:
+    """Moments that followed each other as one long moment, for charts of long runs.
+
+    Sums stay sums. Of backlog and hosts the peak counts, so it does not vanish. Some of the epochs stay, by
+    which their average is known. Of the rest, the last moment counts.
+    """
+    last, peak = moments[-1], max(moments, key=lambda m: m.hosts + m.functions)
+    seconds = sum(moment.seconds for moment in moments)
+    epochs = [epoch for moment in moments for epoch in moment.epochs]
+    rated = [(m.rate, m.seconds) for m in moments if m.rate is not None]
+    weight = sum(length for _, length in rated)
+    return replace(
+        last,
+        **{name: sum(getattr(moment, name) for moment in moments) for name in _SUMS},
+        seconds=round(seconds, 3),
+        rate=round(sum(r * s for r, s in rated) / weight, 1) if weight else None,
+        backlog=max(moment.backlog for moment in moments),
+        # It reads only `rows` and `latency`, which a moment has too.
+        latency=merged_latency(cast("Sequence[EpochProgress]", moments)),
+        epochs=tuple(epochs[:: -(-len(epochs) // _MOST_EPOCHS)] if epochs else ()),
+        steps=peak.steps,
+        moves=_joined_moves(moments),
+        bounds=tuple(_joined_bound(bound, moments) for bound in last.bounds),
+    )
+
+
+_SUMS = ("rows", "windows", "kept", "late_rows", "dead_letters", "offloaded")
+"""Fields of `Moment` that add up."""
+
+
+def _joined_moves(moments: Sequence[Moment]) -> MovesMoment:
+    """All moves, those between the same hosts as one. Of what is left behind, the newest counts."""
+    slots: dict[tuple[Any, ...], tuple[int, ...]] = {}
+    for handover in (h for moment in moments for h in moment.moves.handovers):
+        whose = handover.step, handover.source, handover.target, handover.why
+        slots[whose] = (*slots.get(whose, ()), *handover.slots)
+    sums = {c.name: sum(getattr(m.moves, c.name) for m in moments) for c in fields(MovedState)}
+    newest = moments[-1].moves
+    sums |= {"partial_slots": newest.partial_slots, "left_behind": newest.left_behind}
+    handovers = tuple(
+        Handover(step, moved, source, target, why)
+        for (step, source, target, why), moved in slots.items()
+    )
+    return MovesMoment(handovers=handovers, **sums)
+
+
+def _joined_bound(bound: BoundMoment, moments: Sequence[Moment]) -> BoundMoment:
+    """A bound over several moments: all its windows, and its highest figure."""
+    whose = bound.kind, bound.step
+    same = [b for m in moments for b in m.bounds if (b.kind, b.step) == whose]
+    known = [b.reached_ms for b in same if b.reached_ms is not None]
+    return replace(
+        bound,
+        windows=sum(b.windows for b in same),
+        kept=sum(b.kept for b in same),
+        reached_ms=max(known, default=None),
+    )

@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 
 from penstock import codec
 from penstock.control.journal.entry import Entry
+from penstock.driver.journal_writer import StartWriter
 from penstock.driver.progress import EpochProgress
-from penstock.observe.moment import Look, Moment, MomentMaker
-from penstock.observe.recording import FlowFacts
+from penstock.errors import PenstockError
+from penstock.observe.moment import Look, Moment, MomentMaker, bare
+from penstock.observe.recording import FlowFacts, Recording, kept_recording
 
 _log = logging.getLogger("penstock.observe")
 
@@ -26,7 +28,8 @@ class Recorder:
 
     `look` shows the query, and `epochs` and `journal` return its newest epochs and entries. `judged` returns
     the number of the SLA's windows that have ended, and of those that were kept. `write` gets the facts and
-    then every moment. An error in one of them costs a moment, never the query.
+    then every moment. An error in one of them costs a moment, never the query. Watchers get moments with the
+    spans of their epochs, which are not recorded.
     """
 
     def __init__(
@@ -70,6 +73,18 @@ class Recorder:
             packed = [data for time_ms, data in self._kept if time_ms > since_ms]
         return [codec.decode(zlib.decompress(data), Moment) for data in packed]
 
+    def whole(self) -> Recording:
+        """The recording from the start of the query on: what is older than an hour comes from the checkpoint.
+        If that cannot be read, only the last hour."""
+        moments = self.moments()
+        if len(moments) < _KEPT or not isinstance(self._write, StartWriter):
+            return self
+        try:
+            return kept_recording(self._write.store, self.facts.started_ms, moments)
+        except (PenstockError, OSError) as failed:
+            _log.warning("Only the last hour of the recording can be read: %s", failed)
+            return self
+
     def entries(self, since_ms: float = 0.0) -> list[Entry]:
         return [entry for entry in self._journal() if entry.time_ms > since_ms]
 
@@ -93,10 +108,11 @@ class Recorder:
         before, self._before = self._before, self._judged()
         windows, kept = (now - then for now, then in zip(self._before, before, strict=True))
         moment = self._maker.make(look, epochs, windows, kept)
+        recorded = bare(moment)
         with self._lock:
-            self._kept.append((moment.time_ms, zlib.compress(codec.encode(moment), 1)))
+            self._kept.append((moment.time_ms, zlib.compress(codec.encode(recorded), 1)))
             watchers = list(self._watchers)
-        self._write(moment)
+        self._write(recorded)
         for watcher in watchers:
             watcher(moment)
         return moment

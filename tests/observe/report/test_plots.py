@@ -10,7 +10,7 @@ from penstock.control.journal import entries
 from penstock.control.journal.entry import At
 from penstock.control.treat.decision import Treatment
 from penstock.errors import SettingError
-from penstock.model import HostId
+from penstock.model import SLA, HostId, LatencyBound
 from penstock.observe.report import plots
 from penstock.observe.report.plots import save_plots
 from tests.observe.made_up import START_MS, recording
@@ -64,6 +64,36 @@ def test_a_missed_sla_is_shaded(tmp_path: Path) -> None:
     shade = (249, 235, 224)
     assert shade in colours(tmp_path / "missed" / "latency.png")
     assert shade not in colours(tmp_path / "kept" / "latency.png")
+
+
+def test_a_missed_bound_that_is_not_the_first_is_shaded_too(tmp_path: Path) -> None:
+    lax = SLA(9_000, 1_000, more=(LatencyBound(2_500, 1_000, p99=True),))
+    save_plots(recording(60, burst=range(20, 40), sla=lax), tmp_path)
+    assert (249, 235, 224) in colours(tmp_path / "latency.png")
+
+
+def test_hosts_that_never_came_up_and_slots_without_an_owner_have_no_colour(tmp_path: Path) -> None:
+    recorded = recording(10)
+    steps = [m.steps[0] for m in recorded.kept]
+    none_up = [replace(step, hosts=(), owner=(-1,) * 8) for step in steps]
+    no_slots = tuple(replace(host, slots=0) for host in steps[0].hosts)
+    some = [replace(step, hosts=no_slots, owner=(-1, 0, 9, *step.owner[3:])) for step in steps]
+    for name, changed in (("none", none_up), ("some", some)):
+        kept = [replace(m, steps=(s,)) for m, s in zip(recorded.kept, changed, strict=True)]
+        files = save_plots(replace(recorded, kept=kept), tmp_path / name)
+        assert "slots.png" in [file.name for file in files]
+    blue = (0, 114, 178)
+    assert blue in colours(tmp_path / "some" / "slots.png")
+    assert blue not in colours(tmp_path / "none" / "slots.png")
+
+
+def test_each_kind_of_event_has_a_mark_even_an_unknown_one() -> None:
+    kinds = ("split", "failed", "move by hand", "scale out, balance", "something new")
+    found = plots._marked([{"kind": kind, "time_ms": 7.0} for kind in kinds])
+    assert set(found) == {
+        "split", "failed", "move by hand", "scale out", "balance", "something new",
+    }  # fmt: skip
+    assert set(found) - set(plots._MARKS) == {"something new"}
 
 
 def test_what_a_run_did_not_have_is_left_out(tmp_path: Path) -> None:

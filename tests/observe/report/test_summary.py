@@ -8,7 +8,7 @@ import pytest
 from penstock.control.journal import entries
 from penstock.control.journal.entry import At, Entry
 from penstock.control.money import Money
-from penstock.model import HostId, StepId
+from penstock.model import SLA, HostId, LatencyBound, StepId
 from penstock.observe.recording import KeptRecording
 from penstock.observe.report.summary import most_important, summary
 from penstock.observe.sentences import Told, story
@@ -124,3 +124,68 @@ def test_a_journal_of_another_release_does_no_harm() -> None:
     odd = Entry(START_MS + 500, 1, "clicks", "rebalanced", "slots are even now")
     told = summary(recording(5, entries=[odd]))
     assert told.decisions == tuple(story([odd]))
+
+
+def test_what_is_left_of_a_longer_run_has_its_own_begin_and_its_own_cost() -> None:
+    whole = recording(60)
+    price = whole.facts.host_price.money(1)  # of a host for a second
+    costs = [replace(m, money=Money(100 + 2 * price * n, 0.0)) for n, m in enumerate(whole.kept)]
+    hour = replace(whole.facts, started_ms=START_MS - 7_200_000.0)
+    told = summary(replace(whole, facts=hour, kept=costs))
+    assert told.money is not None
+    assert told.money.hosts == pytest.approx(2 * price * 59)
+    said = told.sentences()
+    assert "ran in micro-batches for 60 s from 14:13:20 UTC on" in said["Run"]
+    assert "It had begun 2 h 0 min earlier, which is not recorded any more." in said["Run"]
+    assert "2 % less than 2 hosts for the peak" in said["Cost"]
+
+
+def test_a_gap_in_the_recording_is_told() -> None:
+    whole = recording(300)
+    told = summary(replace(whole, kept=[*whole.kept[:50], *whole.kept[200:]]))
+    assert (told.seconds, told.missing) == (300.0, 150.0)
+    assert "2 min of it are not recorded." in told.sentences()["Run"]
+
+
+MORE = SLA(
+    1000,
+    1000,
+    more=(
+        LatencyBound(2_500, 1000, p99=True),
+        LatencyBound(100, 1000, step="clicks"),
+        LatencyBound(500, 2000, p99=True, step="clicks"),
+    ),
+)
+
+
+def test_each_bound_has_a_row_with_its_own_figure() -> None:
+    said = summary(recording(60, burst=range(20, 30), sla=MORE)).sentences()
+    assert said["SLA"].startswith("Kept in 82.8 % of 58 windows: average latency of at most 1.0 s")
+    assert said["SLA 2"] == (
+        "Kept in 82.8 % of 58 windows: p99 latency of at most 2.5 s over 1.0 s. The highest p99 latency was "
+        "3.0 s, in the second that ended at 14:13:40."
+    )
+    assert said["SLA 3"].startswith(
+        "Kept in 0.0 % of 58 windows: average latency of step clicks of at most 0.1 s over 1.0 s. The "
+        "highest average latency of step clicks was 0.1 s"
+    )
+    assert "Kept in 100.0 % of 29 windows: p99 latency of step clicks" in said["SLA 4"]
+    assert "The highest p99 latency of step clicks was about 0.2 s" in said["SLA 4"]
+
+
+def test_a_bound_on_the_99th_percentile_alone_is_compared_with_it() -> None:
+    slow = SLA(2_500, 1000, p99=True)
+    said = summary(recording(60, burst=range(20, 30), sla=slow)).sentences()
+    assert said["SLA"].startswith(
+        "Kept in 82.8 % of 58 windows: p99 latency of at most 2.5 s over 1.0 s. The highest p99 latency was "
+        "3.0 s"
+    )
+
+
+def test_a_bound_of_a_step_without_autoscaling_is_said_to_be_unknown() -> None:
+    bare = changed(recording(10, sla=MORE), policy=None)
+    unknown = [replace(b, reached_ms=None, windows=0, kept=0) for b in bare.kept[-1].bounds]
+    said = summary(changed(bare, bounds=tuple(unknown))).sentences()
+    assert said["SLA 3"].endswith(
+        "The average latency of step clicks is not measured without autoscaling."
+    )

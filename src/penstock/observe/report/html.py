@@ -10,7 +10,7 @@ from pathlib import Path
 from penstock.errors import SettingError
 from penstock.observe.dashboard.page import whole_page
 from penstock.observe.dashboard.timeline import page_data
-from penstock.observe.recording import Recording
+from penstock.observe.recording import Recording, whole_recording
 from penstock.observe.report.summary import Summary, clock, summary
 
 _MAIN = re.compile(r"<main\b[^>]*>")
@@ -27,7 +27,8 @@ _STYLE = """<style>
 
 
 def report_page(recording: Recording) -> str:
-    """The report of a recording as an HTML page that loads nothing from elsewhere."""
+    """The report of a recording, from its first second on: an HTML page that loads nothing from elsewhere."""
+    recording = whole_recording(recording)
     page = whole_page(page_data(recording))
     main = _MAIN.search(page)
     assert main is not None
@@ -59,7 +60,7 @@ def writable(path: str | Path) -> Path:
 
 def summary_html(told: Summary) -> str:
     """The summary as a section of the page."""
-    started = datetime.fromtimestamp(told.facts.started_ms / 1000, UTC).strftime("%d %B %Y")
+    started = datetime.fromtimestamp(told.begun_ms / 1000, UTC).strftime("%d %B %Y")
     said = "".join(
         f"<dt>{escape(heading)}</dt><dd>{escape(text)}</dd>"
         for heading, text in told.sentences().items()

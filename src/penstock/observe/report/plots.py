@@ -12,8 +12,8 @@ import numpy as np
 
 from penstock.extensions import imported
 from penstock.observe.dashboard.series import Columns, columns, marks, point_of, thinned
-from penstock.observe.moment import Moment
-from penstock.observe.recording import Recording
+from penstock.observe.moment import Moment, StepMoment
+from penstock.observe.recording import Recording, whole_recording
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,8 +30,12 @@ _MARKS = {
     "scale out": (_GREEN, "^"), "scale in": (_ORANGE, "v"), "balance": (_SKY, "D"),
     "host lost": (_RED, "X"), "host leaves": (_RED, "x"), "hot key": (_PINK, "*"),
     "setting": (_GREY, "s"), "offload": (_SAND, "o"), "couriers": (_GREY, "P"),
+    "split": (_PINK, "d"), "failed": (_RED, "1"),
+    "move by hand": (_BLUE, "D"), "scale by hand": (_BLUE, "^"),
 }  # fmt: skip
 """Colour and sign of each kind of event."""
+_OTHER_MARK = (_GREY, ".")
+"""Those of a kind that is not named here, such as one of another release."""
 _DPI, _INCHES = 120, (10.0, 3.6)
 _STYLE: dict[Any, Any] = {
     "figure.constrained_layout.use": True,
@@ -107,6 +111,7 @@ def save_plots(recording: Recording, folder: str | Path) -> list[Path]:
 
 
 def _drawn(recording: Recording) -> _Drawn:
+    recording = whole_recording(recording)
     moments = recording.moments()
     points = thinned([point_of(moment) for moment in moments], _POINTS)
     seconds = sum(moment.seconds for moment in moments)
@@ -121,10 +126,14 @@ def _latency(drawn: _Drawn) -> Figure | None:
     figure, (axes,) = drawn.figure("Latency of rows, from arrival to the sink")
     axes.plot(drawn.x, drawn.y("p99_ms"), color=_SKY, label="p99", lw=1.1)
     axes.plot(drawn.x, drawn.y("mean_ms"), color=_BLUE, label="average")
-    bound = drawn.y("bound_ms")
-    if np.isfinite(bound).any():
-        axes.plot(drawn.x, bound, color=_RED, ls=(0, (4, 3)), label="SLA, on the average")
-        missed = drawn.y("kept") < drawn.y("windows")
+    lines = _bound_lines(drawn.moments)
+    for (kind, step), (times_ms, limits_ms) in lines.items():
+        of = "" if step is None else f" of {step}"
+        style = _BOUND_LINES[kind] if step is None else (0, (1, 2))
+        label = f"SLA, {'average' if kind == 'mean' else kind}{of}"
+        axes.plot(drawn.times(times_ms), limits_ms, color=_RED, ls=style, label=label, lw=1.2)
+    if lines:
+        missed = _missed(drawn)
         if missed.any():
             whole_height: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "lw": 0}
             look = whole_height | {"color": _RED, "alpha": 0.12, "label": "missed"}
@@ -138,6 +147,32 @@ def _latency(drawn: _Drawn) -> Figure | None:
     axes.set_ylabel("ms")
     _legend(axes)
     return figure
+
+
+def _missed(drawn: _Drawn) -> Any:
+    """Whether any bound of the SLA was missed, by point of the series."""
+    times_ms = [m.time_ms for m in drawn.moments if any(b.kept < b.windows for b in m.all_bounds)]
+    found = np.zeros(len(drawn.series["time_ms"]), dtype=bool)
+    ends_ms = np.array(drawn.series["time_ms"], dtype=np.float64)
+    found[np.searchsorted(ends_ms, times_ms).clip(max=len(found) - 1)] = True
+    return found
+
+
+_BOUND_LINES = {"mean": (0, (4, 3)), "p99": (0, (6, 2, 1, 2))}
+"""Figure that a bound of the flow is on -> dashes of its line."""
+
+
+def _bound_lines(
+    moments: Sequence[Moment],
+) -> dict[tuple[str, str | None], tuple[list[float], list[float]]]:
+    """Figure and step of each bound of the SLA -> times, and the bound in milliseconds at each."""
+    lines: dict[tuple[str, str | None], tuple[list[float], list[float]]] = {}
+    for moment in moments:
+        for bound in moment.all_bounds:
+            times_ms, limits_ms = lines.setdefault((bound.kind, bound.step), ([], []))
+            times_ms.append(moment.time_ms)
+            limits_ms.append(bound.latency_ms)
+    return lines
 
 
 def _input(drawn: _Drawn) -> Figure | None:
@@ -161,19 +196,26 @@ def _hosts(drawn: _Drawn) -> Figure | None:
     if functions.any():
         axes.step(drawn.x, functions, where="pre", color=_PINK, label="functions")
     top = max(hosts.max(initial=0), functions.max(initial=0)) + 1
-    for kind, (colour, sign) in _MARKS.items():
-        # A treatment of several kinds has the sign of each.
-        at = [event["time_ms"] for event in drawn.events if kind in event["kind"].split(", ")]
-        if at:
-            places = drawn.times(at)
-            axes.vlines(places, 0, top - 0.5, color=colour, lw=0.8, alpha=0.6)
-            heights = np.full(len(places), top - 0.5)
-            axes.plot(places, heights, sign, color=colour, ls="", ms=6, label=kind)
+    for kind, at in _marked(drawn.events).items():
+        colour, sign = _MARKS.get(kind, _OTHER_MARK)
+        places = drawn.times(at)
+        axes.vlines(places, 0, top - 0.5, color=colour, lw=0.8, alpha=0.6)
+        heights = np.full(len(places), top - 0.5)
+        axes.plot(places, heights, sign, color=colour, ls="", ms=6, label=kind)
     axes.set_ylim(0, top)
     axes.locator_params(axis="y", integer=True)
     axes.set_ylabel("number")
     _legend(axes)
     return figure
+
+
+def _marked(events: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+    """Kind of event -> its times, in the order of `_MARKS`. A treatment of several kinds counts as each."""
+    times: dict[str, list[float]] = {kind: [] for kind in _MARKS}
+    for event in events:
+        for kind in event["kind"].split(", "):
+            times.setdefault(kind, []).append(event["time_ms"])
+    return {kind: at for kind, at in times.items() if at}
 
 
 def _slots(drawn: _Drawn) -> Figure | None:
@@ -192,13 +234,16 @@ def _slots(drawn: _Drawn) -> Figure | None:
             for step in moment.steps
             if step.step == step_name
         ]
-        names = sorted({h.host for _, _, step in seen for h in step.hosts if h.slots}, key=_natural)
-        numbers = {host: number for number, host in enumerate(names)}
+        owning = {step.hosts[at].host for _, _, step in seen for at in _owners(step) if at >= 0}
+        numbers = {host: number for number, host in enumerate(sorted(owning, key=_natural))}
+        if not numbers:  # no host has come up yet
+            axes.set_ylabel(f"slot of {step_name}")
+            continue
         most = max(len(step.owner) for _, _, step in seen)  # split slots have more
         owners = np.full((len(seen), most), np.nan)
         for column, (_, _, step) in enumerate(seen):
-            of = [numbers[step.hosts[owner].host] for owner in step.owner]
-            owners[column, : len(of)] = of
+            for slot, at in enumerate(_owners(step)):
+                owners[column, slot] = numbers[step.hosts[at].host] if at >= 0 else np.nan
         colours = [_HOSTS[n % len(_HOSTS)] for n in range(len(numbers))]
         begin_ms = seen[0][0] - 1000 * seen[0][1]
         edges = drawn.times([begin_ms, *(time_ms for time_ms, _, _ in seen)])
@@ -218,6 +263,11 @@ def _slots(drawn: _Drawn) -> Figure | None:
                 axes.plot([], [], "s", color=colours[number], label=host, ms=7)
             _legend(axes)
     return figure
+
+
+def _owners(step: StepMoment) -> list[int]:
+    """Index of each slot's host; -1 if it has none, as before the first host is up."""
+    return [owner if 0 <= owner < len(step.hosts) else -1 for owner in step.owner]
 
 
 def _epochs(drawn: _Drawn) -> Figure | None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from penstock.control.money import Money
-from penstock.host.vitals import MovedState
 from penstock.model import SLA
-from penstock.observe.moment import Moment, MovesMoment
-from penstock.observe.recording import FlowFacts, Recording
+from penstock.observe.bounds import kind_of
+from penstock.observe.moment import MovesMoment
+from penstock.observe.recording import FlowFacts, Recording, tally_of
 from penstock.observe.sentences import Told, span, story
+from penstock.observe.tally import BoundTally, Tally
 
 _DECISIONS = 5
+_GAP_S = 60.0
+"""Seconds that a recording may lack without a word."""
 _WEIGHTS = {
     "host lost": 6, "failed": 6, "hot key": 5, "split": 5, "decided": 4, "host leaves": 3, "offload": 3,
     "setting": 2, "couriers": 1,
@@ -45,14 +48,22 @@ class Summary:
     """State at the end: "running", "stopped", "finished" or "failed"."""
     message: str
     """The state in words, or the error."""
+    begun_ms: float
+    """Begin of what is recorded, in milliseconds since 1970."""
     seconds: float
+    """From there to the end."""
+    missing: float
+    """Seconds of these that are not recorded."""
     rows: int
     epochs: int
     most_rate: float
     """Highest input of one second, in rows per second."""
     sla: SLA | None
     """The SLA at the end; None if there was none."""
+    bounds: tuple[BoundTally, ...]
+    """All bounds of that SLA, each with its windows."""
     windows: int
+    """Windows of its first bound on the whole flow."""
     kept: int
     latency: Latencies | None
     """None if no row came out."""
@@ -62,8 +73,10 @@ class Summary:
     functions: int
     """Most functions at one time."""
     policy: str | None
+    moved_slots: int
+    """Slots that got another host, other than at the start."""
     moves: MovesMoment
-    """All handovers, and what they cost."""
+    """What moves have cost."""
     lost: int
     """Hosts that were lost."""
     runs_again: int
@@ -71,12 +84,13 @@ class Summary:
     late_rows: int
     dead_letters: int
     money: Money | None
+    """Cost of the recorded time."""
     decisions: tuple[Told, ...] = field(default=())
     """The most important decisions and events, in order of time."""
 
     @property
     def success(self) -> float | None:
-        """Share of the SLA's windows in which it was kept; None if none ended."""
+        """Share of the first bound's windows in which it was kept; None if none ended."""
         return self.kept / self.windows if self.windows else None
 
     @property
@@ -84,15 +98,11 @@ class Summary:
         """Cost in US dollars of as many hosts as there were at the peak, for the whole run."""
         return self.facts.host_price.money(self.most_hosts * self.seconds)
 
-    @property
-    def moved_slots(self) -> int:
-        return sum(len(handover.slots) for handover in self.moves.handovers)
-
     def sentences(self) -> dict[str, str]:
         """The summary in words: a heading -> one or two sentences."""
         said = {
             "Run": self._run(),
-            "SLA": self._sla(),
+            **self._slas(),
             "Hosts": self._hosts(),
             "Moves": self._moves(),
             "Faults": self._faults(),
@@ -107,11 +117,28 @@ class Summary:
         rows, epochs = _counted(self.rows, "row"), _counted(self.epochs, "epoch")
         return (
             f"{self.facts.name} ran {mode} for {span(1000 * self.seconds)} from "
-            f"{clock(self.facts.started_ms)} UTC on: {rows} in {epochs}, "
-            f"{rate:,.0f} rows/s on average and {self.most_rate:,.0f} rows/s at most.{failed}"
+            f"{clock(self.begun_ms)} UTC on: {rows} in {epochs}, "
+            f"{rate:,.0f} rows/s on average and {self.most_rate:,.0f} rows/s at most."
+            f"{self._left_out()}{failed}"
         )
 
-    def _sla(self) -> str:
+    def _left_out(self) -> str:
+        """What a reader may miss: the time before the recording, and gaps in it."""
+        before_ms, said = self.begun_ms - self.facts.started_ms, ""
+        if before_ms > 1000 * _GAP_S:
+            said = f" It had begun {span(before_ms)} earlier, which is not recorded any more."
+        if self.missing > _GAP_S:
+            said += f" {span(1000 * self.missing)} of it are not recorded."
+        return said
+
+    def _slas(self) -> dict[str, str]:
+        """What is said of the first bound, and a row for each further one."""
+        rows = {"SLA": self._sla(self.bounds[0] if self.bounds else None)}
+        for number, tally in enumerate(self.bounds[1:], 2):
+            rows[f"SLA {number}"] = f"{_goal(tally)} {_worst(tally)}"
+        return rows
+
+    def _sla(self, first: BoundTally | None) -> str:
         at = self.latency
         if at is None:
             return "No row came out, so there is no latency."
@@ -119,13 +146,9 @@ class Summary:
             f"The worst second ended at {clock(at.worst_at_ms)}, with {span(at.worst_ms)} on average "
             f"and a p99 of {span(at.p99_ms)}."
         )
-        goal = "No SLA."
-        if self.sla is not None:
-            kept = "No window has ended"
-            if self.success is not None:
-                kept = f"Kept in {100 * self.success:.1f} % of {self.windows:,} windows"
-            bound, window = span(self.sla.latency_ms), span(self.sla.window_ms)
-            goal = f"{kept}: average latency of at most {bound} over {window}."
+        goal = "No SLA." if first is None else _goal(first)
+        if first is not None and (first.newest.p99 or first.newest.step is not None):
+            goal += f" {_worst(first)}"
         return f"{goal} Rows took {span(at.mean_ms)} on average. {worst}"
 
     def _hosts(self) -> str:
@@ -139,7 +162,7 @@ class Summary:
 
     def _moves(self) -> str:
         moves = self.moves
-        if not moves.handovers:
+        if not self.moved_slots:
             return ""
         return (
             f"{_counted(self.moved_slots, 'slot')} went to another host. {moves.fetched_keys:,} entries "
@@ -171,37 +194,64 @@ class Summary:
 
 def summary(recording: Recording) -> Summary:
     """The summary of a recording so far. A recording without a moment has zeros."""
-    facts, moments, entries = recording.facts, recording.moments(), recording.entries()
-    last = moments[-1] if moments else None
-    seconds = sum(moment.seconds for moment in moments)
+    facts, entries, tally = recording.facts, recording.entries(), tally_of(recording)
+    last = tally.last
+    seconds = (tally.ended_ms - tally.begun_ms) / 1000
     lost = sum(entry.event == "host lost" for entry in entries)
-    handed_over = sum(
-        any(handover.why == "host lost" for handover in moment.moves.handovers)
-        for moment in moments
-    )
     return Summary(
         facts=facts,
         state="unknown" if last is None else last.state,
         message="" if last is None else last.message,
+        begun_ms=facts.started_ms if last is None else tally.begun_ms,
         seconds=round(seconds, 3),
-        rows=sum(moment.rows for moment in moments),
-        epochs=sum(len(moment.epochs) for moment in moments),
-        most_rate=max((moment.rate or 0.0 for moment in moments), default=0.0),
-        sla=next((m.sla for m in reversed(moments) if m.sla is not None), None),
-        windows=sum(moment.windows for moment in moments),
-        kept=sum(moment.kept for moment in moments),
-        latency=_latencies(moments),
-        hosts=sum(m.hosts * m.seconds for m in moments) / seconds if seconds else 0.0,
-        most_hosts=max((moment.hosts for moment in moments), default=0),
-        functions=max((moment.functions for moment in moments), default=0),
+        missing=round(max(seconds - tally.seconds, 0.0), 3),
+        rows=tally.rows,
+        epochs=tally.epochs,
+        most_rate=tally.most_rate,
+        sla=tally.sla,
+        bounds=_bounds(tally),
+        windows=tally.windows,
+        kept=tally.kept,
+        latency=_latencies(tally),
+        hosts=tally.hosts,
+        most_hosts=tally.most_hosts,
+        functions=tally.functions,
         policy=None if last is None else last.policy,
-        moves=_moves(moments),
-        lost=max(lost, handed_over),
-        runs_again=sum(epoch.runs - 1 for moment in moments for epoch in moment.epochs),
-        late_rows=sum(moment.late_rows for moment in moments),
-        dead_letters=sum(moment.dead_letters for moment in moments),
-        money=next((m.money for m in reversed(moments) if m.money is not None), None),
+        moved_slots=tally.moved_slots,
+        moves=tally.moves,
+        lost=max(lost, tally.lost),
+        runs_again=tally.runs_again,
+        late_rows=tally.late_rows,
+        dead_letters=tally.dead_letters,
+        money=tally.money,
         decisions=most_important(story(entries)),
+    )
+
+
+def _bounds(tally: Tally) -> tuple[BoundTally, ...]:
+    """The bounds of the SLA at the end. One that was taken back does not count."""
+    wanted = () if tally.sla is None else tally.sla.bounds
+    found = (tally.bounds.get((kind_of(bound), bound.step)) for bound in wanted)
+    return tuple(one for one in found if one is not None)
+
+
+def _goal(tally: BoundTally) -> str:
+    """What a bound asks for, and how often it got it."""
+    bound, kept = tally.newest, "No window has ended"
+    if tally.success is not None:
+        kept = f"Kept in {100 * tally.success:.1f} % of {tally.windows:,} windows"
+    return f"{kept}: {bound.what} of at most {span(bound.latency_ms)} over {span(bound.window_ms)}."
+
+
+def _worst(tally: BoundTally) -> str:
+    bound = tally.newest
+    if tally.worst_ms is None:
+        why = " without autoscaling" if bound.step is not None else ""
+        return f"The {bound.what} is not measured{why}."
+    about = "about " if bound.p99 and bound.step is not None else ""
+    return (
+        f"The highest {bound.what} was {about}{span(tally.worst_ms)}, in the second that ended at "
+        f"{clock(tally.worst_at_ms)}."
     )
 
 
@@ -226,25 +276,11 @@ def clock(time_ms: float) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%H:%M:%S")
 
 
-def _latencies(moments: Sequence[Moment]) -> Latencies | None:
-    known = [(m.latency, m.rows, m.time_ms) for m in moments if m.latency is not None and m.rows]
-    if not known:
+def _latencies(tally: Tally) -> Latencies | None:
+    if tally.worst is None or tally.worst.latency is None:
         return None
-    worst, _, at_ms = max(known, key=lambda each: each[0].mean_ms)
-    rows = sum(count for _, count, _ in known)
-    mean_ms = sum(latency.mean_ms * count for latency, count, _ in known) / rows
-    return Latencies(mean_ms, worst.mean_ms, at_ms, worst.p99_ms)
-
-
-def _moves(moments: Sequence[Moment]) -> MovesMoment:
-    """All moves but those of the start. Of entries left behind, the newest count is that of all."""
-    handovers = tuple(h for m in moments for h in m.moves.handovers if h.why != "start")
-    costs = {
-        cost.name: sum(getattr(m.moves, cost.name) for m in moments) for cost in fields(MovedState)
-    }
-    with_epochs = [moment.moves for moment in moments if moment.epochs]
-    costs["left_behind"] = with_epochs[-1].left_behind if with_epochs else 0
-    return MovesMoment(handovers=handovers, **costs)
+    worst = tally.worst.latency
+    return Latencies(tally.mean_ms, worst.mean_ms, tally.worst.time_ms, worst.p99_ms)
 
 
 def _counted(count: int, what: str) -> str:
