@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from penstock.model import SLA
+from penstock.model import SLA, LatencyBound
 from penstock.observe.moment import Moment
 from penstock.observe.sla_log import SlaLog, SlaWatch
 from tests.observe.made_up import START_MS, recording
@@ -49,3 +49,26 @@ def test_windows_of_any_length_are_judged_by_time(window_ms: int, windows: int) 
     watch, sla = SlaWatch(), SLA(1000, window_ms)
     told = [watch.judge(sla, missed=1, kept=0) for _ in range(windows)]
     assert told == [None] * (windows - 1) + ["missed"]
+
+
+def test_each_bound_is_told_with_its_own_figure(caplog: pytest.LogCaptureFixture) -> None:
+    more = (LatencyBound(2_500, 1_000, p99=True), LatencyBound(100, 1_000, step="clicks"))
+    told = lines(
+        recording(60, burst=range(10, 25), sla=SLA(9_000, 1_000, more=more)).moments(), caplog
+    )
+    of_step, missed, kept = (record.getMessage() for record in told)
+    assert (
+        "misses its SLA: average latency of step clicks is 120 ms, the bound is 100 ms" in of_step
+    )
+    assert "misses its SLA: p99 latency is 3,000 ms, the bound is 2,500 ms" in missed
+    assert "keeps its SLA again after 22 s: p99 latency is 400 ms" in kept
+    assert [vars(record)["figure"] for record in told] == ["mean", "p99", "p99"]
+    assert vars(told[0])["step"] == "clicks"
+
+
+def test_a_bound_on_the_99th_percentile_alone_is_not_compared_with_the_average(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    alone = SLA(2_500, 1_000, p99=True)
+    missed, _ = lines(recording(60, burst=range(10, 25), sla=alone).moments(), caplog)
+    assert "p99 latency is 3,000 ms, the bound is 2,500 ms" in missed.getMessage()
