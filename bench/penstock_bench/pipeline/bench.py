@@ -26,6 +26,7 @@ KEYS = 100_000
 
 GOALS = {
     "throughput_vs_native": Goal(at_least=2.7),
+    "throughput_vs_native_worst_round": Goal(at_least=2.7),
     "trigger_vs_native": Goal(at_most=0.40),
     "throughput_vs_tws_pandas": Goal(at_least=1000),
     "throughput_vs_limit": Goal(at_least=0.9),
@@ -83,6 +84,8 @@ def run(show: Show, quick: bool = False, trace: bool = False) -> Report:
         results["memory"] = memory.measure(spark, scale.memory_keys, scale.memory_epochs, show)
     settings = asdict(scale) | {"keys": KEYS, "hosts": 2, "partitions": 2, "sink": "noop"}
     results["rounds"] = rounds(results)
+    for line in spreads(results["rounds"]):
+        show(line)
     return Report("pipeline", settings, results, ratios(results))
 
 
@@ -128,6 +131,19 @@ def rounds(results: dict[str, Any]) -> dict[str, list[float]]:
     }
 
 
+def spreads(ratios: dict[str, list[float]]) -> list[str]:
+    """Lines that tell how far the rounds of each ratio are apart.
+
+    >>> spreads({"trigger_vs_limit": [1.2, 1.0, 1.1]})
+    ['trigger_vs_limit in 3 rounds: 1.00 to 1.20, median 1.10']
+    """
+    samples = {name: Sample.of(values) for name, values in ratios.items()}
+    return [
+        f"{name} in {of.n} rounds: {of.low:.2f} to {of.high:.2f}, median {of.median:.2f}"
+        for name, of in samples.items()
+    ]
+
+
 def ratios(results: dict[str, Any]) -> dict[str, float]:
     """The metrics that have goals."""
 
@@ -141,6 +157,7 @@ def ratios(results: dict[str, Any]) -> dict[str, float]:
     latency = results["latency"]
     return {
         "throughput_vs_native": rate(200_000, "penstock") / native(200_000),
+        "throughput_vs_native_worst_round": min(rounds(results)["throughput_vs_native"]),
         "trigger_vs_native": native(10_000) / rate(10_000, "penstock"),
         "throughput_vs_tws_pandas": rate(200_000, "penstock") / max(user.values()),
         "throughput_vs_limit": rate(200_000, "penstock") / rate(200_000, "limit"),
