@@ -149,6 +149,8 @@ class Pretence:
         start_ms: float | None = None,
         together: int | None = None,
         warm_epochs: int = 5,
+        sla: SLA | None = None,
+        decides: bool = True,
     ) -> None:
         self.flow, self.now_ms, self.epoch, self.partitions = flow, 1e6, 0, PARTITIONS
         hosts = {step.id: [HostId(f"{step.id}/{n}") for n in range(2)] for step in flow.keyed}
@@ -165,7 +167,7 @@ class Pretence:
         )
         self.loop = ControlLoop(
             flow,
-            SLA(1000, 1000),
+            sla or SLA(1000, 1000),
             elastic,
             cast("Relocation", self.relocation),
             settings or Settings(),
@@ -174,6 +176,7 @@ class Pretence:
             bill=self.bill,
             together=lambda: together,
             warm_epochs=warm_epochs,
+            decides=decides,
         )
         self.steps = self.loop.machine.steps
 
@@ -254,11 +257,23 @@ class Pretence:
         seen: Sequence[Seen],
         work: dict[HostId, tuple[int, float]],
         done_ms: float,
+        closed_ms: Mapping[HostId, dict[int, float]] | None = None,
     ) -> None:
-        """End the epoch; `work` is rows and useful time of each host."""
+        """End the epoch; `work` is rows and useful time of each host, `closed_ms` when it applied each
+        channel."""
         self.now_ms = done_ms
         sealed = [
-            SealedHost(host, (), HostVitals(rows=rows, useful_ms=ms, entries=0, state_bytes=0))
+            SealedHost(
+                host,
+                (),
+                HostVitals(
+                    rows=rows,
+                    useful_ms=ms,
+                    entries=0,
+                    state_bytes=0,
+                    closed_ms=(closed_ms or {}).get(host, {}),
+                ),
+            )
             for host, (rows, ms) in work.items()
         ]
         self.loop.sealed(plan, seen, sealed, self.now_ms, self.now_ms)
@@ -300,9 +315,16 @@ def pretending(
     flow: FlowPlan = SUMS,
     settings: Settings | None = None,
     warm_epochs: int = 0,
+    sla: SLA | None = None,
+    decides: bool = True,
     **elastic: Any,
 ) -> Iterator[Pretence]:
-    pretence = Pretence(flow, Elastic(policy, **elastic), settings, warm_epochs=warm_epochs)
+    pretence = Pretence(
+        *(flow, Elastic(policy, **elastic), settings),
+        warm_epochs=warm_epochs,
+        sla=sla,
+        decides=decides,
+    )
     try:
         yield pretence
     finally:

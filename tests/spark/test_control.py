@@ -74,7 +74,7 @@ def test_a_load_gets_the_hosts_it_needs_and_a_dead_one_loses_nothing(
         epoch = query.progress[-1].epoch
         await_condition(lambda: query.progress[-1].epoch > epoch + 2, 60)
         await_condition(lambda: f"{STEP}: average" in query.status.success, 60)
-        success, slots = query.status.success, query.slot_success()[STEP]
+        success, slots = query.status.success, query.slot_success()[f"{STEP}: average"]
     finally:
         query.stop()
     assert 0 <= (success["average"].run or 0) < 1  # it was too much for one host
@@ -93,6 +93,27 @@ def test_a_load_gets_the_hosts_it_needs_and_a_dead_one_loses_nothing(
         assert len(again.progress[0].hosts) == len(query.progress[-1].hosts) > 1
     finally:
         again.stop()
+
+
+def test_steps_and_slots_are_judged_without_autoscaling_too(
+    spark: SparkSession, checkpoint: str
+) -> None:
+    keyed = ps.flow(rows(spark, "steady(500)"), arrival="arrival").key_by("k", slots=16)
+    flow = keyed.aggregate(s=ps.sum("v")).sla("10 minutes").sla(p99="1ms", step=STEP)
+    query = flow.start(ps.collect(), checkpoint=checkpoint, hosts=2)
+    try:
+        await_condition(
+            lambda: bool(query.progress) and f"{STEP}: p99" in query.progress[-1].success, 120
+        )
+        success, slots = query.progress[-1].success, query.slot_success()
+        assert set(query.status.success) == {"average", f"{STEP}: average", f"{STEP}: p99"}
+    finally:
+        query.stop()
+    assert success[f"{STEP}: average"].run == 1.0
+    assert (success[f"{STEP}: p99"].minute or 0.0) < 1.0, "no row is applied within 1 ms"
+    assert min(slot.hour or 0.0 for slot in slots[f"{STEP}: p99"]) == 0.0
+    assert len(slots[f"{STEP}: p99"]) == 16
+    assert (query.is_elastic, query.journal, query.exception()) == (False, [], None)
 
 
 class Echo(ps.KeyedProcessor):

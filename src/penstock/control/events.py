@@ -124,6 +124,9 @@ class StepSealed:
     them."""
     workers: Mapping[HostId, int] = field(default_factory=dict)
     """Number of worker threads of each host at the end of the epoch."""
+    late: Floats | None = None
+    """Records, by slot, that took longer from arrival until applied than the bound on the step's 99th
+    percentile. None if it has no such bound, or if that was not measured."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -93,6 +93,8 @@ class Habits:
     """Whether each step's own latency is measured, rather than the latency from arrival to sink."""
     measured: bool = False
     """Whether decisions use measured latencies per slot, rather than estimates from counts."""
+    decides: bool = True
+    """Whether policies are asked. If not, steps are only examined, for their success rates."""
     forgives: bool = True
     """Whether an exception in a policy is journalled and the query goes on. If not, it is raised."""
 
@@ -134,6 +136,7 @@ class FlowControl:
                 merges=step.merges,
                 course=Course(step.step, habits.host_start_ms, habits.revises),
                 measured=habits.measured,
+                own_latency=habits.own_latency,
                 offload=offload if offload is not None and offload.helps(step.step) else None,
             )
             for step in steps
@@ -317,9 +320,12 @@ class FlowControl:
             applied_ms = None
             if sealed.applied_ms is not None:
                 applied_ms = arrivals.waited_ms + sealed.applied_ms
-            counts = arrivals.by_slot
-            self.steps[step].examiner.epoch(written_ms, counts, *done, measured_ms, applied_ms)
-            self._judge(self.steps[step], event.now_ms)
+            control, counts = self.steps[step], arrivals.by_slot
+            control.examiner.epoch(written_ms, counts, *done, measured_ms, applied_ms)
+            latency_ms = measured_ms if applied_ms is None else applied_ms
+            control.completed(counts, latency_ms, sealed.late)
+            if self._warmed_up:
+                control.judge(event.now_ms)
         spent_ms = sum(self._spent(event).values())
         for segment in self._reported_segments(event):
             segment.resize(len(event.seen), event.aid.together)
@@ -368,6 +374,10 @@ class FlowControl:
             if self._epochs == self.habits.warm_epochs * len(self.steps):
                 self._forget_rates()
 
+    @property
+    def _warmed_up(self) -> bool:
+        return self._epochs >= self.habits.warm_epochs
+
     def _forget_rates(self) -> None:
         for control in self.steps.values():
             control.examiner.forget_rates()
@@ -389,7 +399,9 @@ class FlowControl:
             counts = event.m, event.arrived, event.completed
             owners = event.owner, event.hosts
             control.examiner.sample(*counts, *owners, event.work, event.measured_ms)
-            self._judge(control, now_ms)
+            control.completed_in_all(event.completed, event.measured_ms)
+            if self._warmed_up:
+                control.judge(now_ms)
             self._warm_up_slots(event.work)
             self._share_time_slot(control, now_ms)
         placement = self._settle(control, event.placement, now_ms, None)
@@ -429,11 +441,6 @@ class FlowControl:
             self._out += self.steps[step].resplit(event.now_ms, event.epoch)
         self._order_steps()
 
-    def _judge(self, control: StepControl, now_ms: float) -> None:
-        """Judge the slots of a step, if a window has ended since the query has warmed up."""
-        if self._epochs >= self.habits.warm_epochs:
-            control.judge(now_ms, own_latency=self.habits.own_latency)
-
     def _note_tail(self, tail: float | None) -> None:
         """Record how far the slowest rows are behind the average ones."""
         if tail is None or self.sla is None or not any(bound.p99 for bound in self.sla.bounds):
@@ -455,7 +462,7 @@ class FlowControl:
         placement: ev.StepPlacement,
         expected_ms: Floats | None = None,
     ) -> None:
-        if self._epochs < self.habits.warm_epochs:
+        if not self._warmed_up or not self.habits.decides:
             return
         try:
             treatments = control.look(look, placement, expected_ms)

@@ -12,7 +12,7 @@ from penstock.control.diagnose.forecast import Forecast
 from penstock.control.diagnose.hot_keys import HotKeys
 from penstock.control.events import StepPlacement, TreatmentBegun
 from penstock.control.examine.examiner import Examiner
-from penstock.control.examine.success import SlotMeter
+from penstock.control.examine.success import SlotMeter, Windows
 from penstock.control.examine.vitals import Floats, Ints, Vitals
 from penstock.control.instructions import SplitSlot, UniteSlots
 from penstock.control.journal import entries
@@ -65,11 +65,13 @@ class StepControl:
         course: Course | None = None,
         offload: OffloadPolicy | None = None,
         measured: bool = False,
+        own_latency: bool = False,
     ) -> None:
         """Create the control of a step.
 
         `offload` decides what burst workers carry; None if they cannot help this step. With `measured`,
-        decisions use measured latencies rather than estimates.
+        decisions use measured latencies rather than estimates. With `own_latency`, latencies are the step's
+        own, else those since rows arrived at the flow.
         """
         self.step, self.policy, self.journal, self.dry_run = step, policy, journal, dry_run
         self.examiner = Examiner(step, slots, bounds.window_ms, delta_ms, measured=measured)
@@ -83,8 +85,10 @@ class StepControl:
         """Vitals of the last evaluation."""
         self.decision: Decision | None = None
         """The last decision."""
-        self.success = SlotMeter(slots)
-        """How often each slot kept the bound."""
+        self._own_latency, self._meters = own_latency, dict[bool, SlotMeter]()
+        """Whether a bound is on the 99th percentile -> how often each slot kept it."""
+        self._completed: Floats = np.zeros(0)
+        """Running counts of completed records in an engine without epochs, by slot."""
         self.asked = 0
         """Number of evaluations so far."""
         self.slots, self._cool = SlotMap(slots), CoolSlots()
@@ -125,23 +129,57 @@ class StepControl:
         self.slots, origins = slots, slots.origins(before)
         self.examiner.resize(slots.count)
         self.hot.resize(slots.count)
-        self.success.counts.renumber(origins)
+        for meter in self._meters.values():
+            meter.renumber(origins)
         self.vitals = None
         if self.offloading is not None:
             shares = of_parts(self.offloading.shares, origins)
             self.offloading = replace(self.offloading, shares=shares)
         return True
 
-    def judge(self, now_ms: float, own_latency: bool) -> None:
-        """Judge the slots, if a window has ended. With `own_latency`, the step's own latency is known, else
-        that since rows arrived at the flow."""
-        bounds = self._bounds
-        windows = self.success.due(now_ms, bounds.window_ms)
-        if windows:
-            own = bounds.step is not None and bool(bounds.sla.of_step(bounds.step))
-            bound_ms = bounds.latency_ms if own_latency or own else bounds.whole_ms
-            latency_ms, waiting_ms = self.examiner.slot_latency(now_ms)
-            self.success.judge(now_ms, windows, latency_ms, waiting_ms, bound_ms)
+    # -- success rates
+
+    @property
+    def success(self) -> dict[str, Windows]:
+        """Kind of bound, "average" or "p99" -> windows in which the slots kept it. Without those that the SLA
+        does not have, or of which no window has ended."""
+        kinds = self._bounds.judged(self._own_latency)
+        return {
+            "p99" if p99 else "average": self._meters[p99].counts
+            for p99 in kinds
+            if p99 in self._meters and self._meters[p99].counts.windows
+        }
+
+    @property
+    def p99_ms(self) -> float | None:
+        """Bound on the 99th percentile that the slots are judged by, in milliseconds; None without one."""
+        bound = self._bounds.judged(self._own_latency).get(True)
+        return None if bound is None else float(bound.latency_ms)
+
+    def completed(self, records: Floats, latency_ms: Floats, late: Floats | None = None) -> None:
+        """Take in completed records, the sums of their latencies, and those beyond `p99_ms`, all by slot. If
+        these are not known, the records of a slot count as late together, by their mean."""
+        for p99, bound in self._bounds.judged(self._own_latency).items():
+            meter = self._meters.setdefault(p99, SlotMeter(len(records), p99))
+            beyond = np.where(latency_ms > bound.latency_ms * records, records, 0.0)
+            meter.take(records, latency_ms if not p99 else beyond if late is None else late)
+
+    def completed_in_all(self, counts: Floats, latency_ms: Floats) -> None:
+        """Take in running counts of completed records by slot, negative where they are missing, and the sums
+        of the latencies of those since the last call."""
+        if len(counts) != len(self._completed):
+            self._completed = counts.copy()
+            return
+        new = np.where(counts >= 0, np.maximum(counts - self._completed, 0.0), 0.0)
+        self._completed = np.where(counts >= 0, counts, self._completed)
+        self.completed(new, np.where(new > 0, np.maximum(np.nan_to_num(latency_ms), 0.0), 0.0))
+
+    def judge(self, now_ms: float) -> None:
+        """Judge the slots by each bound of which a window has ended."""
+        for p99, bound in self._bounds.judged(self._own_latency).items():
+            meter = self._meters.setdefault(p99, SlotMeter(self.slots.count, p99))
+            if windows := meter.due(now_ms, bound.window_ms):
+                meter.judge(now_ms, windows, self.examiner.waiting_ms(), bound.latency_ms)
 
     # -- evaluation
 
@@ -359,7 +397,7 @@ class StepControl:
         if self._before is not None and vitals.now_ms >= self._before[1]:
             before_ms, self._before = self._before[0], None
             at, now_ms = self._at(vitals.now_ms, epoch), self._worst()
-            success = self.success.counts.rates()
+            success = {kind: counts.rates() for kind, counts in self.success.items()}
             self.journal.add(entries.outcome(at, before_ms, now_ms, self._bounds, success=success))
 
     def _worst(self) -> float:

@@ -19,9 +19,9 @@ import numpy as np
 from penstock.control import events as ev
 from penstock.control import instructions as do
 from penstock.control.elastic import Elastic, Steering
-from penstock.control.examine.arrivals import applied_after, arrivals_of
-from penstock.control.examine.success import Success
-from penstock.control.examine.vitals import Work
+from penstock.control.examine.arrivals import applied_after, arrivals_of, late_after
+from penstock.control.examine.success import Success, Windows
+from penstock.control.examine.vitals import Floats, Work
 from penstock.control.journal.entry import Entry
 from penstock.control.journal.journal import Journal
 from penstock.control.machine import WARM_EPOCHS, FlowControl
@@ -38,7 +38,7 @@ from penstock.errors import PenstockError
 from penstock.model import SLA
 from penstock.offload.keeper import WorkerKeeper
 from penstock.offload.policy.flow import machine_of, opening_of
-from penstock.plan.epoch import EpochPlan, RouteTable
+from penstock.plan.epoch import EpochPlan, RouteTable, StepRoutes
 from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.settings import Settings
 from penstock.wire.live import Guides, StepGuide
@@ -85,13 +85,14 @@ class ControlLoop:
         trigger_ms: float = 0.0,
         warm_epochs: int = WARM_EPOCHS,
         live: bool = False,
+        decides: bool = True,
     ) -> None:
         """`sink` receives every journal entry, `record` every event of the machine.
 
         `together` returns the number of couriers that work at the same time, or None if that is unknown.
         `unread` returns the number of rows that wait in the sources after the current epoch. `cpu` returns
         the CPU load of a host, or None if it is not measured. A `live` flow is examined every time slot
-        (`time_slot`) instead of every epoch.
+        (`time_slot`) instead of every epoch. A loop that `decides` nothing only measures success rates.
         """
         self._flow, self._relocation, self._clock_ms = flow, relocation, clock_ms
         self._keeper, self._bill, self._together = keeper, bill, together
@@ -107,7 +108,7 @@ class ControlLoop:
             warm_epochs=warm_epochs,
             live=live,
         )
-        self.machine: FlowControl = machine_of(self.opening, elastic)
+        self.machine: FlowControl = machine_of(self.opening, elastic, decides)
         record(self.opening)
         self._warm: dict[str, int] = {}
         """Step -> number of burst workers to keep warm for it."""
@@ -217,6 +218,7 @@ class ControlLoop:
                     ),
                     sum(vitals[host].helped_rows for host in table.hosts if host in vitals),
                     {host: vitals[host].workers for host in table.hosts if host in vitals},
+                    self._late(routes, seen, closed_ms, written_ms),
                 )
             self._handle(
                 ev.EpochSealed(
@@ -233,6 +235,21 @@ class ControlLoop:
                     tail=_tail(latency),
                 )
             )
+
+    def _late(
+        self,
+        routes: StepRoutes,
+        seen: Sequence[Seen],
+        closed_ms: Mapping[str, Mapping[int, float]],
+        written_ms: float,
+    ) -> Floats | None:
+        """Records of a step's epoch that took longer than the bound on its 99th percentile, by slot."""
+        bound_ms, table = self.machine.steps[routes.step].p99_ms, routes.routes
+        if bound_ms is None:
+            return None
+        times_ms = (self.machine.since_ms, self.machine.started_ms, written_ms)
+        owner = table.owner.astype(np.int64)
+        return late_after(routes.step, seen, owner, table.hosts, closed_ms, times_ms, bound_ms)
 
     # -- live flows
 
@@ -368,7 +385,8 @@ class ControlLoop:
         for instruction in instructions:
             match instruction:
                 case do.Tell(entry):
-                    log_entry(entry)
+                    if self.machine.habits.decides:
+                        log_entry(entry)
                     self._sink(entry)
                 case do.Treat():
                     self._treat(instruction)
@@ -448,22 +466,19 @@ class ControlLoop:
             return self.facts()
 
     def success(self) -> dict[str, Success]:
-        """Kind of bound, such as "clicks: average" -> share of windows in which the step's slots kept it."""
+        """Step and kind of bound, such as "clicks: p99" -> share of windows in which its slots kept it."""
         with self._lock:
-            return {
-                f"{step}: average": control.success.counts.rates()
-                for step, control in self.machine.steps.items()
-                if control.success.counts.windows
-            }
+            return {name: counts.rates() for name, counts in self._counts()}
 
-    def slot_success(self) -> dict[str, list[float | None]]:
-        """Step -> share of windows that each slot kept since the start; None where it is not known."""
+    def slot_success(self) -> dict[str, list[Success]]:
+        """Step and kind of bound, such as "clicks: p99" -> share of windows in which each slot kept it."""
         with self._lock:
-            rates = {s: c.success.counts.by_place() for s, c in self.machine.steps.items()}
-        return {
-            step: [None if np.isnan(rate) else round(rate, 4) for rate in slots.tolist()]
-            for step, slots in rates.items()
-        }
+            return {name: counts.by_place() for name, counts in self._counts()}
+
+    def _counts(self) -> Iterator[tuple[str, Windows]]:
+        for step, control in self.machine.steps.items():
+            for kind, counts in control.success.items():
+                yield f"{step}: {kind}", counts
 
     def facts(self) -> dict[str, Any]:
         """The state and settings of control, as JSON values."""

@@ -106,7 +106,8 @@ class EpochProgress:
     loads: Mapping[str, Counts] = field(default_factory=dict)
     """Step -> number of records sent to its hosts, by slot."""
     success: Mapping[str, Success] = field(default_factory=dict)
-    """Kind of the SLA's bounds, "average" or "p99" -> share of its windows that were kept so far."""
+    """Kind of the SLA's bounds, such as "average" or "clicks: p99" -> share of its windows that were kept so
+    far. Those of a step are means over its slots."""
     spans: tuple[Span, ...] = ()
     """What the driver, couriers and hosts did, and when: in this epoch, and in the epoch before after its own
     progress was made. Empty in a live flow."""

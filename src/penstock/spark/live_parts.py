@@ -63,6 +63,7 @@ class LiveParts(QueryParts):
         self.keeper = self._keeper()
         self.helps = self.keeper is not None and bool(helped(start.flow, live=True)[0])
         self.control = self._control(lambda: len(self.crew.names), live=True)
+        self.meters = self._meters(live=True)
         self.runner: LiveRunner = LiveRunner(
             start.flow,
             start.sources,
@@ -81,7 +82,7 @@ class LiveParts(QueryParts):
             keeps=start.outlet.keeps,
             bill=self.bill,
             scaling=self._scaling(),
-            control=self.control,
+            control=self.meters,
         )
 
     def _scaling(self) -> CrewScaling | None:

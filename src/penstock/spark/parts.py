@@ -13,6 +13,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, cast
 
+from penstock.control.elastic import Elastic
+from penstock.control.examine.success import Success
 from penstock.control.money import HostPrice
 from penstock.driver.bill import Bill
 from penstock.driver.clock import wall_ms
@@ -56,6 +58,8 @@ if TYPE_CHECKING:
     from penstock.observe.metrics.otel import Telemetry
 
 _log = logging.getLogger("penstock.query")
+_METERED = "250ms"
+"""Length of the time slots in which a live flow without autoscaling is examined."""
 _MOMENTS_S = 30.0
 """Seconds between two files of the recording."""
 
@@ -73,6 +77,9 @@ class QueryParts(ABC):
     """Metrics and traces for OpenTelemetry; None if they are off."""
     control: ControlLoop | None = None
     """Control loop that scales hosts with the load; None if autoscaling is off."""
+    meters: ControlLoop | None = None
+    """Control loop that measures success rates of steps and slots. Where autoscaling is off, it is one that
+    decides nothing. None without an SLA."""
 
     def __init__(
         self, start: Start, on_host_lost: Callable[[int, int], None], live: bool = False
@@ -120,7 +127,12 @@ class QueryParts(ABC):
         """Take in an epoch that has reached the sink and is durable."""
         self.success.take(epoch)
         money = epoch.money or self.bill.money
-        self.progress.append(replace(epoch, success=self.success.rates, money=money))
+        self.progress.append(replace(epoch, success=self.rates, money=money))
+
+    @property
+    def rates(self) -> dict[str, Success]:
+        """Success rates of the flow and its steps, by kind of bound."""
+        return {**self.success.rates, **({} if self.meters is None else self.meters.success())}
 
     def start_up(self) -> None:
         """Start the parts that run as long as the query."""
@@ -176,6 +188,24 @@ class QueryParts(ABC):
             cpu=self.registry.cpu,
             trigger_ms=trigger_ms,
             live=live,
+        )
+
+    def _meters(self, live: bool = False) -> ControlLoop | None:
+        """The control loop or, where there is none, one that only measures."""
+        start = self.start
+        if self.control is not None or start.sla is None or not start.flow.keyed:
+            return self.control
+        if start.flow.one_host:  # its steps are a chain, which is examined as a whole
+            return None
+        return ControlLoop(
+            start.flow,
+            start.sla,
+            Elastic("static(1)", delta=_METERED, dry_run=True),
+            self.relocation,
+            start.settings,
+            wall_ms,
+            live=live,
+            decides=False,
         )
 
     @property
@@ -268,6 +298,7 @@ class FlowParts(QueryParts):
         self.control = self._control(
             couriers.at_once, start.trigger_ms, unread=lambda: self.epochs.unread
         )
+        self.meters = self._meters()
         self.runner: EpochRunner = EpochRunner(
             flow,
             self.fleet,
@@ -275,7 +306,7 @@ class FlowParts(QueryParts):
             self.registry,
             self.store,
             settings,
-            control=self.control,
+            control=self.meters,
             bill=self.bill,
             late_sink=LateWriter(spark, start.late_rows, start.flow_id),
             keep_time=getattr(start.sink, "takes_once", False)

@@ -81,8 +81,8 @@ class QueryStatus:
     couriers: dict[str, int] = field(default_factory=dict)
     """Courier -> process id, for couriers of a live flow that are up."""
     success: Mapping[str, Success] = field(default_factory=dict)
-    """Kind of the SLA's bounds, such as "average", "p99" or "clicks: average" -> share of its windows that
-    were kept. Those of steps are known if autoscaling is on."""
+    """Kind of the SLA's bounds, such as "average", "p99" or "clicks: p99" -> share of its windows that were
+    kept. Those of a step are means over its slots."""
 
 
 class FlowQuery:
@@ -158,17 +158,14 @@ class FlowQuery:
             pending_slots=self._relocation.pending,
             money=self.money,
             couriers=parts.couriers,
-            success=self._success(),
+            success=parts.rates,
         )
 
-    def _success(self) -> dict[str, Success]:
-        steps = {} if self._control is None else self._control.success()
-        return {**self._parts.success.rates, **steps}
-
-    def slot_success(self) -> dict[str, list[float | None]]:
-        """Step -> share of windows in which each of its slots kept the step's bound, since the start. None
-        where that is not known yet. Empty if autoscaling is off."""
-        return {} if self._control is None else self._control.slot_success()
+    def slot_success(self) -> dict[str, list[Success]]:
+        """Step and kind of bound, such as "clicks: p99" -> share of windows in which each slot of the step
+        kept it. Empty without an SLA."""
+        meters = self._parts.meters
+        return {} if meters is None else meters.slot_success()
 
     @property
     def progress(self) -> list[EpochProgress]:

@@ -15,6 +15,7 @@ import pytest
 
 from penstock.console.running.query import RunningQuery
 from penstock.control.elastic import Steering
+from penstock.control.examine.success import Success
 from penstock.control.journal.entry import Entry
 from penstock.driver.progress import (
     EpochProgress,
@@ -90,8 +91,9 @@ class StandIn:
     def scale(self, step: str, hosts: int) -> None:
         self.scaled.append((step, hosts))
 
-    def slot_success(self) -> dict[str, list[float | None]]:
-        return {step: [1.0] * 8 for step in self.topologies}
+    def slot_success(self) -> dict[str, list[Success]]:
+        kept = [Success(1.0, 1.0 - slot / 100, 0.9) for slot in range(8)]
+        return {f"{step}: p99": kept for step in self.topologies}
 
     def steer(self, steering: Steering) -> dict[str, Any]:
         self.steered.append(steering.changes)
@@ -167,6 +169,10 @@ def test_status(serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "round trips 7 rows waited 35 ms" in text
     assert "partial slots 3 left behind 88 keys, not requested yet" in text
     assert "evicted 11 keys" in text
+    assert (
+        "worst slots sum: p99, last hour: 93.0 % in slot 7, 94.0 % in slot 6, 95.0 % in slot 5 "
+        in text
+    )
 
 
 def test_status_as_json(serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,12 +29,22 @@ def test_a_bound_of_a_step_is_not_shared() -> None:
     split, count = (shared.of(step) for step in steps)
     assert (split.latency_ms, split.window_ms) == (500, 1000)
     assert count.latency_ms == pytest.approx(150)
-    assert count.window_ms == 2000
+    assert count.window_ms == 1000, "the shortest: what keeps it in each second keeps it in each two"
     assert count.alert_ms <= count.latency_ms
+
+
+def test_slots_are_judged_by_every_kind_of_bound_in_its_own_window() -> None:
+    sla = SLA(1000, 1000, more=(P99, OF_COUNT))
+    count, split = (Bounds(sla, share=0.25, step=step) for step in ("count", "split"))
+    assert count.judged(own_latency=False) == {False: OF_COUNT, True: P99}
+    assert split.judged(own_latency=False) == {False: AVERAGE, True: P99}
+    assert split.judged(own_latency=True)[True] == LatencyBound(300, 5000, p99=True)
+    assert count.judged(own_latency=True)[False] == OF_COUNT
 
 
 def test_a_step_without_any_bound_is_never_late() -> None:
     sla = SLA(150, 2000, step="count")
+    assert Bounds(sla, step="split").judged(own_latency=True) == {}
     assert Bounds(sla, step="count").latency_ms == 150
     assert Bounds(sla, step="split").latency_ms > 1e12
 

@@ -18,6 +18,7 @@ from penstock.console.running.view import (
     draw_policy,
     draw_success,
     draw_times,
+    draw_worst_slots,
     sla_of,
 )
 from penstock.console.terminal import (
@@ -127,6 +128,8 @@ def _head(look: Look) -> RenderableType:
         head.append(f"\nspent {spent}", "dim")
     if success := draw_success(look.answer["status"]):
         head.append(f"\nSLA kept: {success}", "dim")
+    if worst := draw_worst_slots(look.answer):
+        head.append(f"\nworst slots: {worst}", "dim")
     if look.control is None:
         return head
     columns = Column(ratio=1), Column(justify="right")

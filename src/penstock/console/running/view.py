@@ -25,6 +25,8 @@ from penstock.model import SLA
 from penstock.plan.placement import stored_placements
 from penstock.plan.slots import slots_to_text
 
+_WORST = 3
+"""Slots that are shown of each step and bound."""
 _STYLES = {"running": "green", "starting": "yellow", "failed": "red"}
 
 
@@ -42,6 +44,8 @@ def draw_status(answer: dict[str, Any]) -> RenderableType:
         parts.append(Text.assemble(("spent  ", "dim"), spent))
     if success := draw_success(status):
         parts.append(Text.assemble(("SLA kept  ", "dim"), success))
+    if worst := draw_worst_slots(answer):
+        parts.append(Text.assemble(("worst slots  ", "dim"), worst))
     parts += [Text(), draw_hosts(answer)]
     if control is not None:
         parts += [Text(), draw_control(control)]
@@ -66,6 +70,23 @@ def draw_success(status: dict[str, Any]) -> str:
         for kind, rates in status.get("success", {}).items()
         if rates["minute"] is not None
     )
+
+
+def draw_worst_slots(answer: dict[str, Any]) -> str:
+    """The slots of each step that kept a bound least in the last hour; empty if all slots always kept it.
+
+    >>> rates = [{"hour": 1.0}, {"hour": 0.5}, {"hour": 0.985}, {"hour": None}]
+    >>> draw_worst_slots({"slot_success": {"clicks: p99": rates}})
+    'clicks: p99, last hour: 50.0 % in slot 1, 98.5 % in slot 2'
+    """
+    texts = []
+    for kind, slots in answer.get("slot_success", {}).items():
+        known = [(r["hour"], slot) for slot, r in enumerate(slots) if r["hour"] is not None]
+        worst = sorted(one for one in known if one[0] < 1)[:_WORST]
+        shown = [f"{100 * kept:.1f} % in slot {slot}" for kept, slot in worst]
+        if shown:
+            texts.append(f"{kind}, last hour: {', '.join(shown)}")
+    return "; ".join(texts)
 
 
 def draw_control(control: dict[str, Any]) -> RenderableType:

@@ -107,6 +107,38 @@ def applied_after(
     return total
 
 
+def late_after(
+    step: str,
+    seen: Sequence[Seen],
+    owner: Ints,
+    hosts: Sequence[str],
+    closed_ms: Mapping[str, Mapping[int, float]],
+    times_ms: tuple[float, float, float],
+    bound_ms: float,
+) -> Floats:
+    """Number of a step's records, by slot, that took longer than `bound_ms` from arrival until applied.
+
+    `times_ms` are the starts of the epoch before and of this one, and the time at which the output reached
+    the sink. That time counts for a channel whose own is not known. For `closed_ms` see `applied_after`.
+
+    >>> seen = [Seen(4, (100, 900), (3, 1), loads={"sum": np.array([8, 4])})]
+    >>> closed_ms = {"a": {0: 1_300.0}, "b": {0: 2_500.0}}
+    >>> late_after("sum", seen, np.array([0, 1]), ["a", "b"], closed_ms, (0, 1_000, 3_000), 1_000).tolist()
+    [6.0, 4.0]
+    """
+    since_ms, started_ms, written_ms = times_ms
+    late = np.zeros(len(owner))
+    for partition, task in enumerate(seen):
+        came_ms, rows = _when(task, since_ms, started_ms)
+        if step not in task.loads or not len(rows):
+            continue
+        times = [closed_ms.get(host, {}).get(partition, written_ms) for host in hosts]
+        applied_ms = np.clip(np.array(times, np.float64), started_ms, written_ms)
+        parts = np.array([rows[ms - came_ms > bound_ms].sum() for ms in applied_ms]) / rows.sum()
+        late += task.loads[step] * parts[owner]
+    return late
+
+
 def _when(task: Seen, since_ms: float, started_ms: float) -> tuple[Floats, Floats]:
     """Arrival times of a task's rows, and the number of rows at each. None is after the start."""
     if not task.rows:

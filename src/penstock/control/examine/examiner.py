@@ -190,14 +190,11 @@ class Examiner:
         self._service.note(hosts, owners, work)
         self._missing = _NO_SLOTS
 
-    def slot_latency(self, now_ms: float) -> tuple[Floats, Floats]:
-        """Per slot, in milliseconds: the mean latency of records completed in the window, nan if none were,
-        and how long records have waited by Little's law."""
-        now = time_slot(now_ms / self.delta_ms)
-        slot, _, _ = self._completions.averages(now, np.zeros(0, np.int64))
+    def waiting_ms(self) -> Floats:
+        """How long records have waited in each slot by Little's law, in milliseconds."""
         backlog, rate = self._fifo.backlog(), self._arrivals.rate
         waiting = np.divide(backlog, rate, out=np.where(backlog > 0, np.inf, 0.0), where=rate > 0)
-        return slot * self.delta_ms, waiting * self.delta_ms
+        return np.asarray(waiting * self.delta_ms)
 
     def vitals(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,9 @@ _BIN_MS = 10_000.0
 """Length of the bins that windows are counted in, in milliseconds."""
 _MINUTE, _HOUR = 6, 360
 """Bins in a minute and in an hour."""
+_LATE = 0.01
+"""Share of records that may take longer than a bound on the 99th percentile."""
+_ROUNDING = 1e-9
 _MOST = 1 << 20
 """Windows that count at a time at most. There are more only after a pause of days, or if a clock was set."""
 
@@ -42,6 +45,8 @@ class Windows:
     [Success(minute=1.0, hour=1.0, run=1.0), Success(minute=1.0, hour=0.5, run=0.5)]
     >>> windows.rates()
     Success(minute=1.0, hour=0.75, run=0.75)
+    >>> windows.by_place()[1]
+    Success(minute=1.0, hour=0.5, run=0.5)
     """
 
     def __init__(self, places: int) -> None:
@@ -49,25 +54,24 @@ class Windows:
         """Windows that have ended since the start, the same for all places."""
         self.kept: npt.NDArray[np.int64] = np.zeros(places, np.int64)
         """Windows that each place kept."""
-        self._bins: deque[tuple[float, int, npt.NDArray[np.int32]]] = deque(maxlen=_HOUR)
-        """Number of each bin of the last hour, its windows, and those that each place kept."""
+        self._bins: deque[_Bin] = deque(maxlen=_HOUR)
+        """The last hour, oldest first."""
 
     def add(self, now_ms: float, windows: int, kept: npt.NDArray[np.bool_]) -> None:
         """Add windows that ended at this time, all kept by a place or all missed."""
         number, places = now_ms // _BIN_MS, kept.astype(np.int32) * np.int32(min(windows, _MOST))
-        if self._bins and self._bins[-1][0] == number:
-            _, before, counts = self._bins.pop()
-            windows_in_bin, places_in_bin = before + windows, counts + places
-        else:
-            windows_in_bin, places_in_bin = windows, places
-        self._bins.append((number, windows_in_bin, places_in_bin))
+        before = _Bin(number, 0, np.zeros_like(places), 0.0)
+        if self._bins and self._bins[-1].number == number:
+            before = self._bins.pop()
+        mean = before.mean + (float(places.mean()) if len(places) else 0.0)
+        self._bins.append(_Bin(number, before.windows + windows, before.kept + places, mean))
         self.windows += windows
         self.kept += kept * windows
 
     def renumber(self, origins: npt.NDArray[np.int64]) -> None:
         """Have other places from now on. Each begins with the counts of the place that it was part of."""
         self.kept = self.kept[origins]
-        bins = [(number, windows, kept[origins]) for number, windows, kept in self._bins]
+        bins = [replace(one, kept=one.kept[origins]) for one in self._bins]
         self._bins.clear()
         self._bins.extend(bins)
 
@@ -75,28 +79,46 @@ class Windows:
         """Rates of a place, or the mean over all places."""
         if not self.windows:
             return Success()
-        newest = self._bins[-1][0]
         total = float(self.kept.mean() if place is None else self.kept[place])
         return Success(
-            self._recent(newest - _MINUTE, place),
-            self._recent(newest - _HOUR, place),
-            total / self.windows,
+            self._recent(_MINUTE, place), self._recent(_HOUR, place), total / self.windows
         )
 
-    def by_place(self) -> Floats:
-        """Rate of each place since the start; nan if no window has ended."""
-        rates: Floats = (
-            self.kept / self.windows if self.windows else np.full(len(self.kept), np.nan)
-        )
-        return rates
+    def by_place(self) -> list[Success]:
+        """Rates of each place."""
+        if not self.windows:
+            return [Success()] * len(self.kept)
+        spans = (self._recent_by_place(_MINUTE), self._recent_by_place(_HOUR))
+        shares = [*spans, self.kept / self.windows]
+        return [Success(*rates) for rates in zip(*(s.tolist() for s in shares), strict=True)]
 
-    def _recent(self, after: float, place: int | None) -> float | None:
-        bins = [(n, kept) for number, n, kept in self._bins if number > after]
-        windows = sum(n for n, _ in bins)
-        if not windows:
-            return None
-        counts = (kept.mean() if place is None else kept[place] for _, kept in bins)
-        return float(sum(float(count) for count in counts)) / windows
+    def _newest(self, many: int) -> list[_Bin]:
+        """The bins of the newest time of this length, up to the newest window."""
+        after = self._bins[-1].number - many
+        return [one for one in self._bins if one.number > after]
+
+    def _recent(self, many: int, place: int | None) -> float | None:
+        bins = self._newest(many)
+        windows = sum(one.windows for one in bins)
+        kept = sum(one.mean if place is None else float(one.kept[place]) for one in bins)
+        return kept / windows if windows else None
+
+    def _recent_by_place(self, many: int) -> Floats:
+        bins = self._newest(many)
+        total = np.sum([one.kept for one in bins], axis=0, dtype=np.float64)
+        return np.asarray(total / max(1, sum(one.windows for one in bins)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Bin:
+    """Windows that ended in a few seconds."""
+
+    number: float
+    windows: int
+    kept: npt.NDArray[np.int32]
+    """Windows that each place kept."""
+    mean: float
+    """Mean of these."""
 
 
 class FlowMeter:
@@ -172,25 +194,57 @@ class FlowMeter:
 
 
 class SlotMeter:
-    """Judges the slots of a step, at the end of each window."""
+    """Judges the slots of a step by one bound, at the end of each window.
 
-    def __init__(self, slots: int) -> None:
+    A slot keeps a bound on the average if the mean latency of the records that completed in it is within the
+    bound. It keeps one on the 99th percentile if at most one in a hundred of them took longer. If none
+    completed, it keeps the bound if its records have not waited for longer.
+
+    >>> meter = SlotMeter(2, p99=True)
+    >>> meter.due(0.0, window_ms=1000.0)
+    0
+    >>> meter.take(np.array([200.0, 100.0]), np.array([2.0, 2.0]))  # two late ones of each
+    >>> meter.judge(1000.0, meter.due(1000.0, 1000.0), np.zeros(2), bound_ms=500.0)
+    >>> [one.run for one in meter.counts.by_place()]
+    [1.0, 0.0]
+    """
+
+    def __init__(self, slots: int, p99: bool = False) -> None:
         self.counts = Windows(slots)
+        self._p99 = p99
+        self._records, self._amounts = np.zeros(slots), np.zeros(slots)
+        """Records that completed since the last window ended, and what was taken in of them."""
         self._judged_ms: float | None = None
         """End of the last window; None before the first."""
 
+    def take(self, records: Floats, amounts: Floats) -> None:
+        """Take in completed records, by slot, and their `amounts`: the sums of their latencies in
+        milliseconds or, for the 99th percentile, the numbers of those that took longer than the bound."""
+        self._records, self._amounts = self._records + records, self._amounts + amounts
+
+    def renumber(self, origins: npt.NDArray[np.int64]) -> None:
+        """Have other slots from now on, each of them a part of the one at its place in `origins`."""
+        self.counts.renumber(origins)
+        self._records, self._amounts = self._records[origins], self._amounts[origins]
+
     def due(self, now_ms: float, window_ms: float) -> int:
-        """Windows that have ended since the last call that returned some."""
+        """Windows that have ended since the last call that returned some. The first one begins with the first
+        call; what was taken in before does not count."""
+        if self._judged_ms is None:
+            self._clear()
         if self._judged_ms is None or now_ms < self._judged_ms:  # the clock was set back
             self._judged_ms = now_ms
         windows = int((now_ms - self._judged_ms) // window_ms)
         self._judged_ms += windows * window_ms
         return min(windows, _MOST)
 
-    def judge(
-        self, now_ms: float, windows: int, latency_ms: Floats, waiting_ms: Floats, bound_ms: float
-    ) -> None:
-        """Judge these windows by each slot's average latency. Of a slot in which nothing completed (nan), its
-        records' waiting time counts."""
-        reached_ms = np.where(np.isnan(latency_ms), waiting_ms, latency_ms)
-        self.counts.add(now_ms, windows, ~(reached_ms > bound_ms))
+    def judge(self, now_ms: float, windows: int, waiting_ms: Floats, bound_ms: float) -> None:
+        """Judge these windows, in which everything that was taken in has completed."""
+        most = self._records * (_LATE if self._p99 else bound_ms)
+        over = self._amounts > most * (1 + _ROUNDING)
+        missed = np.where(self._records > 0, over, waiting_ms > bound_ms)
+        self.counts.add(now_ms, windows, ~missed)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._records, self._amounts = np.zeros_like(self._records), np.zeros_like(self._amounts)

@@ -149,13 +149,17 @@ def outcome(
     bounds: Bounds,
     *,
     expected_ms: float = math.nan,
-    success: Success | None = None,
+    success: Mapping[str, Success] | None = None,
 ) -> Entry:
-    """Entry of the outcome of treatments, one window after they were done. `success` is that of the step.
+    """Entry of the outcome of treatments, one window after they were done. `success` is that of the step, by
+    kind of bound.
 
     >>> from penstock.model import SLA
     >>> outcome(At("sum", 0.0), 1_640.0, 180.0, Bounds(SLA(1000, 1000)), expected_ms=210.0).text
     'latency 180 ms instead of 1,640 ms, within the bound of 1,000 ms; expected 210 ms'
+    >>> kept = {"p99": Success(minute=1.0, hour=0.5, run=0.5)}
+    >>> outcome(At("sum", 0.0), 20.0, 10.0, Bounds(SLA(1000, 1000)), success=kept).text.split("; ")[1]
+    'p99 bound kept in 100.0% of the last minute, 50.0% in all'
     """
     kept = latency_ms <= bounds.latency_ms
     bound = "" if math.isnan(latency_ms) else f", {'' if kept else 'not '}within the bound"
@@ -164,14 +168,16 @@ def outcome(
         + (f" of {milliseconds_text(bounds.latency_ms)}" if bound else "")
         + ("" if math.isnan(expected_ms) else f"; expected {milliseconds_text(expected_ms)}")
     )
-    if success is not None and success.minute is not None and success.run is not None:
-        text += f"; bound kept in {success.minute:.1%} of the last minute, {success.run:.1%} in all"
+    for kind, kept_in in (success or {}).items():
+        if kept_in.minute is not None and kept_in.run is not None:
+            recent, whole = f"{kept_in.minute:.1%} of the last minute", f"{kept_in.run:.1%} in all"
+            text += f"; {kind} bound kept in {recent}, {whole}"
     facts = {
         "before_ms": finite(before_ms),
         "latency_ms": finite(latency_ms),
         "expected_ms": finite(expected_ms),
         "bound_ms": bounds.latency_ms,
-        "success": codec.to_plain(success),
+        "success": codec.to_plain(success or {}),
     }
     return at.entry("outcome", text, facts)
 

@@ -12,7 +12,7 @@ import numpy as np
 from penstock import codec
 from penstock.control.examine.vitals import Vitals
 from penstock.errors import SettingError
-from penstock.model import SLA, HostId
+from penstock.model import SLA, HostId, LatencyBound
 from penstock.plan.slots import slots_to_text
 
 Health = Literal["good", "moderate", "severe"]
@@ -104,9 +104,30 @@ class Bounds:
 
     @property
     def window_ms(self) -> int:
-        """Window of the step's own bound, else of the flow's, in milliseconds."""
-        own = () if self.step is None else self.sla.of_step(self.step)
-        return own[0].window_ms if own else self.sla.window_ms
+        """The shortest window of the step's own bounds and the flow's, in milliseconds. Decisions are made on
+        one average: if that is within the tightest bound in each short window, longer ones are kept too."""
+        windows = (b.window_ms for b in self.sla.bounds if b.step in (None, self.step))
+        return min(windows, default=self.sla.window_ms)
+
+    def judged(self, own_latency: bool) -> dict[bool, LatencyBound]:
+        """Whether a bound is on the 99th percentile -> the one that the step's slots are judged by: its own,
+        else the flow's. With `own_latency`, latencies are the step's alone, so that of the flow's bound only
+        the step's share counts.
+
+        >>> sla = SLA(1000, 2000, more=(LatencyBound(300, 1000, p99=True, step="clicks"),))
+        >>> for bound in Bounds(sla, share=0.5, step="clicks").judged(own_latency=True).values():
+        ...     print(bound)
+        average latency <= 500 ms over any 2000 ms
+        step clicks: p99 latency <= 300 ms over any 1000 ms
+        """
+        share, found = self.share if own_latency else 1.0, dict[bool, LatencyBound]()
+        for bound in self.sla.bounds:
+            if bound.step is None:
+                part_ms = max(1, round(bound.latency_ms * share))
+                found[bound.p99] = LatencyBound(part_ms, bound.window_ms, bound.p99)
+            elif bound.step == self.step:
+                found[bound.p99] = bound  # bounds of the flow come first
+        return found
 
     @property
     def alert_ms(self) -> float:

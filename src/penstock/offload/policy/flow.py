@@ -87,8 +87,9 @@ def opening_of(
     )
 
 
-def machine_of(opening: Opening, elastic: Elastic) -> FlowControl:
-    """Make the control machine of a flow from its opening. The same opening makes the same machine again."""
+def machine_of(opening: Opening, elastic: Elastic, decides: bool = True) -> FlowControl:
+    """Make the control machine of a flow from its opening. The same opening makes the same machine again. One
+    that `decides` nothing only examines."""
     sla, segments = opening.sla, opening.segments
     settings = {name: settings_of(segment, elastic, sla) for name, segment in segments.items()}
     offload = FlowOffload(segments, settings, opening.trigger_ms, opening.live)
@@ -106,6 +107,7 @@ def machine_of(opening: Opening, elastic: Elastic) -> FlowControl:
             host_start_ms=opening.host_start_ms,
             own_latency=opening.live,
             measured=opening.live,
+            decides=decides,
         ),
         now_ms=opening.started_ms,
         offload=None if elastic.functions is None else offload,
