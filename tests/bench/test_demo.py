@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -10,6 +11,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import psutil
@@ -17,10 +20,12 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
+from penstock.driver.progress import EpochProgress
 from penstock.errors import SettingError
 from penstock.observe.moment import Moment
 from penstock.sim.skews import Uniform
 from penstock.testing import ProcessorTester
+from penstock_bench.demo import telling
 from penstock_bench.demo.bids import SLOTS, Bids, source
 from penstock_bench.demo.check import BidsRead, Checked, check, compared, waiting_ms
 from penstock_bench.demo.display import Scene, draw, line
@@ -28,7 +33,7 @@ from penstock_bench.demo.phases import Story
 from penstock_bench.demo.run import make_room
 from penstock_bench.demo.screening import ScreenedBids
 from penstock_bench.demo.telling import Demo as DemoOptions
-from penstock_bench.demo.telling import conclude
+from penstock_bench.demo.telling import Show, conclude
 from penstock_bench.demo.verdict import Judged, Killed, exit_code, judged, silent_ms
 from penstock_bench.workloads.shaped import KeyedRows
 from tests.observe.made_up import SLA_1S, START_MS, epoch, recording
@@ -275,6 +280,36 @@ def test_a_short_silence_is_no_stall() -> None:
     text = line(replace(scene(moments(10)), silent_ms=700.0))
     assert "average 200 of 1,000 ms" in text
     assert "missed" not in text
+
+
+# -- telling
+
+
+class NeverDone:
+    """A query that is up, and of which no bid is ever done."""
+
+    is_active, dashboard_url = True, None
+    progress: tuple[EpochProgress, ...] = ()
+    status = SimpleNamespace(hosts={})
+
+    def __init__(self) -> None:
+        self.recording = recording(0)
+
+
+def test_a_stall_is_told_once_and_ends_the_story_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count(START_MS / 1000, 0.05)
+    monkeypatch.setattr(telling, "time", SimpleNamespace(time=lambda: next(clock)))
+    monkeypatch.setattr(telling, "_FRAME_S", 0.0)
+    demo = DemoOptions(Story(4, 100), 2_000, 12, SLA_1S, tmp_path, opens=False)
+    console = Console(width=200)
+    with console.capture() as capture:
+        killed = Show(console, demo, cast(Any, NeverDone()), round(START_MS)).watch()
+    assert killed is None
+    assert capture.get().count("the SLA is missed now") == 1
+    # 4 s, and then the bound, a window and 2 s for the last bids.
+    assert next(clock) == pytest.approx(START_MS / 1000 + 8, abs=0.6)
 
 
 # -- the output folder

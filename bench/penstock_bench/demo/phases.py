@@ -104,7 +104,8 @@ _PHASES: tuple[tuple[PhaseName, float, str, str], ...] = (
         "A moving hotspot",
         "Still {rate:,} bids/s, but 95 % of them are for a quarter of the auctions, which share a host. "
         "A third and two thirds through, other auctions become the hot ones. One host has too much to do "
-        "and the others too little, so slots (groups of auctions, with their state) must move.",
+        "(it is called severe then) and the others too little, so slots (groups of auctions, with their "
+        "state) must move.",
     ),
     (
         "burst",

@@ -62,7 +62,7 @@ def run(demo: Demo) -> int:
             tell("Starting Spark on this machine, which takes about 10 s")
             spark = resources.enter_context(quiet_session("penstock-demo", demo.hosts + 4))
             hosts = counted(demo.first_hosts, "host")
-            tell(f"Starting the flow with {hosts}; the first time, numba compiles its kernels")
+            tell(f"Starting the flow with {hosts}; compiling its code may take a minute, once")
             source = bids.source(demo.story, demo.auctions, Path(temporary, "gate"))
             output = ps.collect()
             query = _started(demo, source, output)

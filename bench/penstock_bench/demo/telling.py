@@ -106,6 +106,8 @@ class Show:
         """All seconds of the query so far."""
         self._killed: Killed | None = None
         self._recovered = False
+        self._late = False
+        """Whether bids wait for longer than the bound, and that was told."""
 
     def watch(self) -> Killed | None:
         """Tell the story until it is over and its last bids are judged, or the query fails. Returns the
@@ -126,6 +128,7 @@ class Show:
                 if self._killed is None and t_s >= story.kill_s:
                     self._kill(scene)
                 self._tell_recovery()
+                self._tell_stall(scene)
                 if live is not None:
                     live.update(draw(scene, console.width), refresh=True)
                 elif t_s >= next_line:
@@ -236,6 +239,14 @@ class Show:
             t_s = (self._killed.time_ms - self._begin_ms) / 1000 + recovery_s
             text = f"the bids it was working on are done, {recovery_s:.1f} s after the kill"
             self._say(t_s, text, "green")
+
+    def _tell_stall(self, scene: Scene) -> None:
+        """Say once, for each time that it happens, that nothing is done for longer than the bound."""
+        late = scene.silent_ms > scene.sla.latency_ms
+        if late and not self._late:
+            text = f"no bid was done for {scene.silent_ms / 1000:.1f} s: the SLA is missed now"
+            self._say(scene.t_s, text, "bold red")
+        self._late = late
 
     def _say(self, t_s: float, text: str, style: str) -> None:
         """Print an event with its time: wrapped on a terminal, as one line elsewhere."""
