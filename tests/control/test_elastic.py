@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.control.elastic import Elastic
+from penstock.control.elastic import Elastic, Steering
 from penstock.control.money import FunctionPrice, HostPrice
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, SettingError
+from penstock.model import SLA, LatencyBound
 from penstock.offload.backends.local.backend import LocalFunctions
 
 
@@ -48,3 +49,44 @@ def test_a_limit_never_exceeds_that_of_the_functions() -> None:
 def test_invalid_settings_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(PenstockError):
         Elastic(**wrong)  # type: ignore[arg-type]
+
+
+AVERAGE, P99 = LatencyBound(1000, 1000), LatencyBound(3000, 5000, p99=True)
+OF_CLICKS = LatencyBound(200, 2000, step="clicks")
+
+
+@pytest.mark.parametrize(
+    ("changes", "bounds"),
+    [
+        ({"latency": "2s"}, (LatencyBound(2000, 1000), P99, OF_CLICKS)),
+        ({"p99": "4s"}, (AVERAGE, LatencyBound(4000, 5000, p99=True), OF_CLICKS)),
+        ({"p99": 4, "window": "1s"}, (AVERAGE, LatencyBound(4000, 1000, p99=True), OF_CLICKS)),
+        ({"window": "9s"}, (LatencyBound(1000, 9000), LatencyBound(3000, 9000, True), OF_CLICKS)),
+        (
+            {"latency": 0.1, "step": "clicks"},
+            (AVERAGE, P99, LatencyBound(100, 2000, step="clicks")),
+        ),
+        (
+            {"p99": 1, "step": "clicks"},
+            (AVERAGE, P99, OF_CLICKS, LatencyBound(1000, 1000, p99=True, step="clicks")),
+        ),
+    ],
+)
+def test_any_bound_can_be_steered(
+    changes: dict[str, object], bounds: tuple[LatencyBound, ...]
+) -> None:
+    sla = SLA(1000, 1000, more=(P99, OF_CLICKS))
+    steering = Steering.from_json(Steering.of(**changes).to_json())
+    elastic, now = steering.applied(Elastic(at_most=3), sla)
+    assert (elastic, now.bounds) == (Elastic(at_most=3), bounds)
+
+
+def test_a_bound_on_the_average_is_added_to_one_on_the_percentile() -> None:
+    _, now = Steering(latency="1s").applied(Elastic(), SLA(3000, 5000, p99=True))
+    assert now.bounds == (LatencyBound(1000, 5000), P99)
+
+
+@pytest.mark.parametrize("changes", [{"step": "clicks"}, {"window": "2s", "step": "views"}])
+def test_steering_that_changes_nothing_is_refused(changes: dict[str, str]) -> None:
+    with pytest.raises(SettingError):
+        Steering.of(**changes).applied(Elastic(), SLA(1000, 1000, more=(OF_CLICKS,)))

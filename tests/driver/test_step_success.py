@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock.errors import SettingError
 from penstock.model import SLA, HostId, LatencyBound
 from penstock.wire.report import Seen
 from tests.driver.pretence import LOAD, PARTITIONS, Pretence, pretending
@@ -93,3 +94,19 @@ def test_slots_that_complete_nothing_are_judged_by_how_long_their_rows_wait() ->
         control.examiner.arriving(4_000.0, np.full((1, len(LOAD)), 5.0), 1)
         control.judge(4_000.0)
         assert control.success["average"].rates().run == pytest.approx(2 / 4)
+
+
+def test_a_steered_bound_is_the_one_that_slots_are_judged_by() -> None:
+    with pretending(Watchful(), sla=BOTH) as on:
+        for p99, kept in (("2s", 1.0), ("0.1s", 0.5)):
+            on.steer(p99=p99, step="sums")
+            for _ in range(5):
+                epoch_of(on, 0, {A: 200.0, B: 200.0})
+            assert on.loop.success()["sums: p99"].run == pytest.approx(kept, abs=0.1)
+        assert (
+            on.entries("setting")[-1]
+            .facts["now"]
+            .endswith("p99 latency <= 100 ms over any 1000 ms")
+        )
+        with pytest.raises(SettingError, match="no keyed step 'other'"):
+            on.steer(latency="1s", step="other")

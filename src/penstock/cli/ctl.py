@@ -104,6 +104,14 @@ def ctl_steer(
             metavar="TIME", help="Time that functions carry a burst before hosts are added."
         ),
     ] = None,
+    p99: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Bound on the 99th percentile of latencies."),
+    ] = None,
+    step: Annotated[
+        str | None,
+        typer.Option(metavar="STEP", help="Change the bounds on this step, not on the whole flow."),
+    ] = None,
 ) -> None:
     """Change the SLA and autoscaling settings of a running query, and show them. Without options: show."""
     from penstock.console.running import view
@@ -114,6 +122,8 @@ def ctl_steer(
         *(latency, window, policy, at_least, at_most, margin, alert, dry_run),
         functions_at_most=functions_at_most,
         patience=patience,
+        p99=p99,
+        step=step,
     )
     show(view.draw_control(RunningQuery(checkpoint).steer(steering)))
 

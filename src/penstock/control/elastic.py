@@ -12,7 +12,7 @@ from penstock.control.policies.parse import parse
 from penstock.control.treat.decision import Bounds, Policy
 from penstock.control.treat.offloading import OffloadSettings
 from penstock.errors import SettingError
-from penstock.model import SLA, milliseconds
+from penstock.model import SLA, LatencyBound, milliseconds
 
 
 class WorkerTerms(Protocol):
@@ -142,14 +142,17 @@ class Steering:
 
     >>> Steering(latency="2s", at_most=12).to_json()
     {'latency_ms': 2000, 'at_most': 12}
+    >>> print(Steering(p99="300ms", step="clicks").applied(Elastic(), SLA(1000, 1000))[1])
+    average latency <= 1000 ms over any 1000 ms; step clicks: p99 latency <= 300 ms over any 1000 ms
     >>> Steering.from_json({"patience_ms": 1500, "dry_run": False})
     Steering(dry_run=False, patience=1.5)
     """
 
     latency: str | float | None = None
-    """Latency bound of the SLA. All durations are text with a unit, or seconds."""
+    """Bound on the average latency. All durations are text with a unit, or seconds. A bound that the SLA does
+    not have yet is added; none can be taken away."""
     window: str | float | None = None
-    """Window of the SLA."""
+    """Window of the bounds that are changed or, if none is, of all bounds of the flow, or of `step`."""
     policy: str | Policy | None = None
     at_least: int | None = None
     at_most: int | None = None
@@ -158,6 +161,10 @@ class Steering:
     dry_run: bool | None = None
     functions_at_most: int | None = None
     patience: str | float | None = None
+    p99: str | float | None = None
+    """Bound on the 99th percentile of latencies."""
+    step: str | None = None
+    """Keyed step whose bounds are changed. None: those of the whole flow."""
 
     @staticmethod
     def of(**changes: Any) -> Steering:
@@ -198,21 +205,45 @@ class Steering:
 
     def applied(self, elastic: Elastic, sla: SLA) -> tuple[Elastic, SLA]:
         """The settings and the SLA after these changes. Raises an error if they are invalid."""
-        changes = self.changes
-        bound: dict[str, Any] = {
-            f"{name}_ms": milliseconds(changes.pop(name))
-            for name in ("latency", "window")
-            if name in changes
-        }
-        then, sla = replace(elastic, **changes), replace(sla, **bound)
+        changes = {name: new for name, new in self.changes.items() if name not in _OF_SLA}
+        then, sla = replace(elastic, **changes), self._bounded(sla)
         then.bounds(sla)
         return then, sla
 
+    def _bounded(self, sla: SLA) -> SLA:
+        """The SLA after these changes."""
+        before = {bound.p99: bound for bound in sla.bounds if bound.step == self.step}
+        wanted = {
+            p99: milliseconds(most)
+            for p99, most in ((False, self.latency), (True, self.p99))
+            if most is not None
+        }
+        if not wanted and self.window is not None:
+            wanted = {p99: bound.latency_ms for p99, bound in before.items()}
+            if not wanted:
+                whose = "the whole flow" if self.step is None else f"step {self.step}"
+                raise SettingError(
+                    f"the SLA has no bound on {whose}, so there is no window to change",
+                    hint="give latency or p99 as well",
+                )
+        if not wanted and self.step is not None:
+            raise SettingError(
+                f"nothing is changed of step {self.step}",
+                hint="give latency, p99 or window as well",
+            )
+        for p99, most_ms in wanted.items():
+            window_ms = before.get(p99, sla).window_ms
+            if self.window is not None:
+                window_ms = milliseconds(self.window)
+            sla = sla.with_bound(LatencyBound(most_ms, window_ms, p99, self.step))
+        return sla
+
     def current(self, elastic: Elastic, sla: SLA) -> dict[str, Any]:
         """Present values of all settings that can change, by their names in the journal."""
-        names = (f.name for f in fields(self) if f.name not in ("latency", "window", "policy"))
+        names = (f.name for f in fields(self) if f.name not in (*_OF_SLA, "policy"))
         settings = {name: getattr(elastic, name) for name in names}
         return {"sla": str(sla), "policy": elastic.policy_text, **settings}
 
 
-_DURATIONS = ("latency", "window", "alert", "patience")
+_DURATIONS = ("latency", "window", "p99", "alert", "patience")
+_OF_SLA = ("latency", "window", "p99", "step")

@@ -44,6 +44,7 @@ from penstock.control.step_control import FlowLook, StepControl
 from penstock.control.treat.decision import Bounds, Policy
 from penstock.control.treat.lending import lent
 from penstock.control.treat.sharing import SharedBound
+from penstock.errors import SettingError
 from penstock.model import SLA, HostId, StepId
 from penstock.plan.epoch import Offload, of_parts
 
@@ -568,6 +569,11 @@ class FlowControl:
     def _steered(self, event: ev.Steered) -> None:
         elastic, sla, steering = self.elastic, self.sla, event.steering
         assert elastic is not None and sla is not None
+        if steering.step is not None and steering.step not in self.steps:
+            raise SettingError(
+                f"there is no keyed step {steering.step!r}",
+                hint=f"use one of: {', '.join(self.steps) or 'none'}",
+            )
         before = steering.current(elastic, sla)
         self.elastic, self.sla = steering.applied(elastic, sla)  # raises if settings are invalid
         whole = self.elastic.bounds(self.sla)
