@@ -27,7 +27,8 @@ class Context:
     def sparkContext(self) -> Context:  # noqa: N802 - Spark's name
         return self
 
-    def getConf(self) -> dict[str, str]:  # noqa: N802 - Spark's name
+    @property
+    def _conf(self) -> dict[str, str]:
         return self.conf
 
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from py4j.clientserver import JavaClient  # type: ignore[import-untyped]
 from pyspark import SparkConf
-from pyspark.sql import SparkSession
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import penstock as ps
@@ -33,6 +39,119 @@ def test_a_session_logs_by_sparks_defaults_and_quiet_where_failures_are_handled(
     with private.handled(spark):
         assert marks.get("mdc.penstock") == "handled"
     assert marks.get("mdc.penstock") is None
+
+
+def test_a_setting_is_read_without_a_copy_of_all(spark: SparkSession) -> None:
+    context = spark.sparkContext
+    with py4j_calls() as calls:
+        assert private.setting(context, "spark.app.name") == context.getConf().get("spark.app.name")
+        copied = len(calls)
+        assert private.setting(context, "spark.not.there") == ""
+        assert private.setting(context, "spark.not.there", "1") == "1"
+    assert len(calls) == copied + 2
+    assert private.running_settings().items() >= dict(context.getConf().getAll()).items()
+
+
+def test_all_batches_of_a_query_have_the_session_that_spark_made_for_it(
+    spark: SparkSession, checkpoint: str
+) -> None:
+    """`on_each_batch` looks it up once; a release might clone it more often."""
+    told: list[tuple[int, bool, int]] = []
+    spark.conf.set("spark.penstock.test", "before")
+
+    def note(df: DataFrame, epoch: int) -> None:
+        jdf: Any = df._jdf
+        session: Any = df.sparkSession
+        own = bool(session._jsparkSession.equals(jdf.sparkSession()))
+        told.append((epoch, own, df.count()))
+
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 7).load()
+    writer = private.on_each_batch(rows, note).option("checkpointLocation", checkpoint)
+    query = writer.start()
+    try:
+        while len(told) < 3:
+            assert not query.awaitTermination(0.05)  # type: ignore[arg-type]
+    finally:
+        query.stop()
+    assert told[:3] == [(epoch, True, 7) for epoch in range(3)]
+
+
+def test_an_error_of_the_callback_reaches_the_user(spark: SparkSession, checkpoint: str) -> None:
+    def fail(df: DataFrame, epoch: int) -> None:
+        raise ValueError(f"no epoch {epoch}")
+
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 7).load()
+    query = private.on_each_batch(rows, fail).option("checkpointLocation", checkpoint).start()
+    with pytest.raises(StreamingQueryException, match="no epoch 0"):
+        query.awaitTermination(60)
+
+
+def test_a_thread_names_its_jobs(spark: SparkSession) -> None:
+    context, tracker = spark.sparkContext, spark.sparkContext.statusTracker()
+    context.setJobGroup("renamed", "before")
+    private.name_jobs(context, "a name for good")
+    context.runJob(context.parallelize([1], 1), list)
+    job = tracker.getJobInfo(tracker.getJobIdsForGroup("renamed")[0])
+    assert job is not None
+    stage = tracker.getStageInfo(job.stageIds[0])
+    assert stage is not None
+    assert stage.name == context.getLocalProperty("spark.job.description") == "a name for good"
+    for name in ("spark.jobGroup.id", "spark.job.description", "callSite.short"):
+        context.setLocalProperty(name, None)  # type: ignore[arg-type]
+
+
+def test_a_mark_of_a_thread_takes_two_calls(spark: SparkSession) -> None:
+    with private.handled(spark):
+        pass
+    with py4j_calls() as calls, private.handled(spark):
+        pass
+    assert len(calls) == 2
+
+
+def test_an_epoch_takes_few_calls_of_the_jvm(spark: SparkSession, checkpoint: str) -> None:
+    """Each takes 0.2 ms or more of a trigger. Those of Spark's own callback and of an elastic flow's control
+    count too."""
+    source = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=100, numPartitions=2)
+    flow = ps.flow(source.load()).key_by("value").aggregate(n=ps.count())
+    flow = flow.sla(latency="30s").elastic(at_most=2)
+    query = flow.start(ps.to("noop"), checkpoint=checkpoint, hosts=1)
+    try:
+        _until_epoch(query, 3)
+        with py4j_calls(beside=threading.current_thread()) as calls:
+            first = len(query.progress)
+            _until_epoch(query, first + 5)
+            epochs = len(query.progress) - first
+        # The thread that waits for the query asks ten times a second whether it runs.
+        of_epochs = [thread for thread in calls if not thread.startswith("penstock-")]
+        assert len(of_epochs) <= MOST_CALLS * (epochs + 1)
+        assert len(of_epochs) >= 5 * (epochs - 1)  # or this counts nothing
+    finally:
+        query.stop()
+
+
+MOST_CALLS = 15
+
+
+def _until_epoch(query: ps.FlowQuery, epochs: int) -> None:
+    while len(query.progress) < epochs:
+        assert not query.await_termination(0.02)
+
+
+@contextmanager
+def py4j_calls(beside: threading.Thread | None = None) -> Iterator[list[str]]:
+    """The names of the threads that call the JVM inside the block, one for each call, except this one's."""
+    calls: list[str] = []
+    send = JavaClient.send_command
+
+    def counted(self: Any, command: str, *arguments: Any, **options: Any) -> Any:
+        # Objects that Python has dropped are released at any time.
+        if not command.startswith("m\n") and threading.current_thread() is not beside:
+            calls.append(threading.current_thread().name)
+        return send(self, command, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JavaClient, "send_command", counted)
+        yield calls
 
 
 def test_jobs_inside_a_block_have_its_name(spark: SparkSession) -> None:
@@ -110,7 +229,7 @@ def test_sessions_that_cannot_hold_hosts_are_refused(
     with pytest.raises(ps.SettingError, match=r"Spark Connect.*What to do: .*ps\.session"):
         ps.flow(elsewhere())
     conf = SparkConf(loadDefaults=False).set("spark.speculation", "true")
-    monkeypatch.setattr(spark.sparkContext, "getConf", lambda: conf)
+    monkeypatch.setattr(spark.sparkContext, "_conf", conf)
     with pytest.raises(ps.SettingError, match=r"What to do: .*spark\.speculation=false"):
         ps.flow(rows)
 

@@ -191,7 +191,7 @@ class EpochStream:
 
     def _writer(self, output: DataFrame) -> DataStreamWriter:
         """Spark's writer of the output."""
-        return output.writeStream.foreachBatch(self._on_batch)
+        return private.on_each_batch(output, self._on_batch)
 
     def _look(self) -> None:
         """Look at the running query from time to time, and once after its end."""
@@ -223,9 +223,10 @@ class EpochStream:
                 context.setLocalProperty(listener.PROPERTY, json.dumps(self._figures.now))
             tag = _tag(self._run_id, plan.epoch, plan.run)
             context.addJobTag(tag)
-            names = private.named(context, self._text(plan)) if self._named else nullcontext()
+            if self._named:
+                private.name_jobs(context, self._text(plan))
             try:
-                with private.handled(df.sparkSession), names:
+                with private.handled(df.sparkSession):
                     self._start.sink.write(df, epoch, self._start.flow_id)
                     if self._start.flow.steps and self._runner.reported < plan.partitions:
                         # The sink has skipped the epoch or read only a part of it, but hosts need all rows.
@@ -235,8 +236,9 @@ class EpochStream:
                     raise HostLostError(f"couriers lost their executors: {lost}") from failed
                 raise
             finally:
+                # A late message about a lost host must not cancel what this thread does later. The plan may
+                # stay: the next epoch replaces it.
                 context.removeJobTag(tag)
-                context.setLocalProperty(task.PLAN, None)  # type: ignore[arg-type]
 
         try:
             self._mark_thread()

@@ -23,13 +23,13 @@ _LOOK_S = 1.0
 
 def dynamic_allocation(sc: SparkContext) -> bool:
     """Whether the application uses dynamic allocation."""
-    asked = sc.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
+    asked = private.setting(sc, "spark.dynamicAllocation.enabled") == "true"
     return asked and not private.is_local(sc)
 
 
 def cores_of_tasks(sc: SparkContext) -> int:
     """Number of cores per task, by Spark's settings."""
-    return int(sc.getConf().get("spark.task.cpus", "1"))
+    return int(private.setting(sc, "spark.task.cpus", "1"))
 
 
 def host_cores(sc: SparkContext, settings: Settings) -> int:
@@ -73,7 +73,7 @@ class Decommissioned:
 
     def __init__(self, sc: SparkContext, clock: Callable[[], float] = time.monotonic) -> None:
         self._sc, self._clock = sc, clock
-        self._enabled = sc.getConf().get("spark.decommission.enabled", "false") == "true"
+        self._enabled = private.setting(sc, "spark.decommission.enabled") == "true"
         self._looked, self._going = float("-inf"), frozenset[str]()
 
     def among(self, groups: Iterable[str]) -> frozenset[str]:

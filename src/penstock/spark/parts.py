@@ -46,7 +46,7 @@ from penstock.spark.executors import host_cores, host_profile
 from penstock.spark.lasting_jobs import LastingTask, SparkJobs
 from penstock.spark.merger import Merger
 from penstock.spark.plain import PlainStream
-from penstock.spark.session import plain_beside, task_slots
+from penstock.spark.session import SECURED, TaskSlots, plain_beside
 from penstock.spark.sinks import LateWriter, Writer
 from penstock.spark.started import Start
 from penstock.state.store.store import Store
@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("penstock.query")
 _METERED = "250ms"
 """Length of the time slots in which a live flow without autoscaling is examined."""
+_ADDRESS = ("spark.driver.host", "spark.driver.bindAddress")
+"""Settings that say where the driver listens."""
 _MOMENTS_S = 30.0
 """Seconds between two files of the recording."""
 
@@ -104,12 +106,12 @@ class QueryParts(ABC):
         self.events = StartWriter(self.store, "events", self.started_ms, control_line)
         self.moments = StartWriter(self.store, "moments", self.started_ms, line_of, _MOMENTS_S)
         self.local = private.is_local(start.spark)
-        self._conf = dict(start.spark.sparkContext.getConf().getAll())
+        context = start.spark.sparkContext
+        self._conf = {name: private.setting(context, name) for name in (*SECURED, *_ADDRESS)}
         if warning := plain_beside(self._conf, settings.tls is not None):
             _log.warning(warning)
         listen = self._listen(settings.driver_port or settings.ports)
         self.registry = Registry(listen, self.access, on_host_lost, self.control_token)
-        context = start.spark.sparkContext
         profile = host_profile(context, settings)
         jobs = SparkJobs(context, self.run_id, self._host_task, profile)
         self.fleet = Fleet(jobs, self.registry, self.access, settings)
@@ -365,10 +367,12 @@ class _Couriers:
 
     def __init__(self, start: MicroStart, parts: QueryParts) -> None:
         self._start, self._parts = start, parts
+        self._slots = TaskSlots(start.spark)
+        self._host_cores = host_cores(start.spark.sparkContext, start.settings)
 
     def at_once(self) -> int | None:
         """Number of task slots for couriers beside the hosts; None if unknown."""
-        slots = task_slots(self._start.spark)  # changes with the number of executors
+        slots = self._slots.now
         return None if slots is None else max(1, slots - self._parts.hosts_wanted)
 
     def paid_cores(self) -> int:
@@ -378,5 +382,4 @@ class _Couriers:
         if not flow.keyed:
             newest = progress[-1].partitions if progress else 1
             tasks = min(newest, self.at_once() or newest)
-        cores = host_cores(self._start.spark.sparkContext, self._start.settings)
-        return (min(tasks, 1) if flow.one_host else tasks) * cores
+        return (min(tasks, 1) if flow.one_host else tasks) * self._host_cores

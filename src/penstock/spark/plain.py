@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -195,10 +194,10 @@ class PlainStream(EpochStream):
         self._store.must_own()
         self._partitions = private.partition_count(df)
         spark, plan = df.sparkSession, EpochPlan(epoch, 0, self._partitions, (), "")
-        context = spark.sparkContext
-        names = private.named(context, self._text(plan)) if self._named else nullcontext()
+        if self._named:
+            private.name_jobs(spark.sparkContext, self._text(plan))
         try:
-            with private.handled(spark), names:
+            with private.handled(spark):
                 self._start.sink.write(df, epoch, self._start.flow_id)
         except Exception as failed:
             self._store.must_own()  # else a newer driver has caused the failure

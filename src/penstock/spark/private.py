@@ -9,16 +9,19 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, cast
 
 from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.serializers import SpecialLengths
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.utils import ForeachBatchFunction
 
 from penstock.errors import CutInputError, ProtocolError
 from penstock.state.store.s3 import S3A_SETTINGS
@@ -31,6 +34,46 @@ def builder_settings(builder: SparkSession.Builder) -> dict[str, str]:
     """The settings of a session builder."""
     settings: dict[str, str] = dict(builder._options)
     return settings
+
+
+def setting(sc: SparkContext, name: str, default: str = "") -> str:
+    """A setting with which the SparkContext was created. They do not change as long as it lives.
+
+    The public `getConf()` copies all settings, in some thousand calls of the JVM. This is one.
+    """
+    return str(cast(Any, sc)._conf.get(name, default))
+
+
+def on_each_batch(
+    output: DataFrame, function: Callable[[DataFrame, int], None]
+) -> DataStreamWriter:
+    """Spark's writer that calls a function with each micro-batch of a streaming DataFrame.
+
+    This is `output.writeStream.foreachBatch(function)`, but all batches have one session in Python.
+    """
+    writer, gateway = output.writeStream, cast(Any, output.sparkSession.sparkContext._gateway)
+    helper = gateway.jvm.org.apache.spark.sql.execution.streaming.sources.PythonForeachBatchHelper
+    helper.callForeachBatch(writer._jwrite, _Batches(output.sparkSession, function))
+    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+    return writer
+
+
+class _Batches(ForeachBatchFunction):
+    """PySpark's callback, without a new wrapper of the batch's session for each batch.
+
+    Spark clones the session once for each start of a query. To wrap it takes seven calls of the JVM.
+    """
+
+    _of_batches: SparkSession | None = None
+
+    def call(self, jdf: Any, batch_id: int) -> None:
+        try:
+            if self._of_batches is None:
+                self._of_batches = SparkSession(self.session.sparkContext, jdf.sparkSession())
+            self.func(DataFrame(jdf, self._of_batches), batch_id)
+        except Exception as failed:
+            self.error = failed
+            raise
 
 
 def partition_count(df: DataFrame) -> int:
@@ -232,25 +275,27 @@ def mark_handled(sc: SparkContext) -> None:
 @contextmanager
 def handled(spark: SparkSession) -> Iterator[None]:
     """Mark this thread inside the block, in which it runs jobs with `mark_handled`."""
-    context = _thread_context(spark.sparkContext._gateway)
-    context.put(_MARK, _HANDLED)
+    put, remove = _thread_marks(spark.sparkContext._gateway)
+    put(_MARK, _HANDLED)
     try:
         yield
     finally:
-        context.remove(_MARK)
+        remove(_MARK)
 
 
 @lru_cache(maxsize=1)
-def _thread_context(gateway: Any) -> Any:
-    """Log4j's class for the marks of a thread. To find it again takes five calls of the JVM."""
-    return gateway.jvm.org.apache.logging.log4j.ThreadContext
+def _thread_marks(gateway: Any) -> tuple[Any, Any]:
+    """Log4j's functions that set and remove a mark of the calling thread. To find both again takes seven
+    calls of the JVM."""
+    context = gateway.jvm.org.apache.logging.log4j.ThreadContext
+    return context.put, context.remove
 
 
 def names_jobs(sc: SparkContext) -> bool:
     """Whether anyone can see the names of jobs: in Spark's UI, or in its event log."""
-    conf = sc.getConf()
-    return conf.get("spark.ui.enabled", "true") == "true" or (
-        conf.get("spark.eventLog.enabled", "false") == "true"
+    return "true" in (
+        setting(sc, "spark.ui.enabled", "true"),
+        setting(sc, "spark.eventLog.enabled", "false"),
     )
 
 
@@ -270,6 +315,13 @@ def named(sc: SparkContext, text: str) -> Iterator[None]:
     finally:
         for name, old in before.items():
             sc.setLocalProperty(name, old)  # type: ignore[arg-type]
+
+
+def name_jobs(sc: SparkContext, text: str) -> None:
+    """Name all jobs and stages in Spark's UI that this thread runs from now on, as `named` does. Without
+    asking for the earlier names, which takes as many calls of the JVM again."""
+    for name in (_DESCRIPTION, _CALL_SITE):
+        sc.setLocalProperty(name, text)
 
 
 def mark_thread_handled(spark: SparkSession) -> None:
@@ -379,4 +431,4 @@ def running_settings() -> dict[str, str]:
     if context is None:
         return {}
     session = SparkSession._instantiatedSession
-    return dict(context.getConf().getAll()) | ({} if session is None else session.conf.getAll)
+    return dict(context._conf.getAll()) | ({} if session is None else session.conf.getAll)

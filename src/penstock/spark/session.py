@@ -29,6 +29,7 @@ from penstock.spark.private import (
     named,
     quiet_handled_failures,
     running_settings,
+    setting,
 )
 from penstock.spark.s3a import with_s3a
 
@@ -99,7 +100,7 @@ _QUIET = {
 }
 """Additional defaults of `session`."""
 
-_SECURED = (
+SECURED = (
     *("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled"),
     *("spark.io.encryption.enabled", "spark.authenticate"),
 )
@@ -115,7 +116,7 @@ set Settings(tls=...)'
     >>> plain_beside({"spark.authenticate": "true"}, tls=True), plain_beside({}, tls=False)
     ('', '')
     """
-    secured = [name for name in _SECURED if conf.get(name, "").strip().lower() == "true"]
+    secured = [name for name in SECURED if conf.get(name, "").strip().lower() == "true"]
     if tls or not secured:
         return ""
     return (
@@ -304,7 +305,7 @@ def check_session(source: DataFrame | SparkSession) -> None:
             '.master(...)), without "remote" and without SPARK_REMOTE in the environment',
         )
     spark = source.sparkSession if isinstance(source, DataFrame) else source
-    if spark.sparkContext.getConf().get("spark.speculation", "false") == "true":
+    if setting(spark.sparkContext, "spark.speculation") == "true":
         raise SettingError(
             "spark.speculation is on: Spark would start second copies of hosts, which run as long as the "
             "query, and of couriers that wait for them",
@@ -347,11 +348,26 @@ def check_cores(
 def task_slots(spark: SparkSession) -> int | None:
     """Number of tasks that can run at the same time on the current executors; None if that is unknown or
     changes with the load. Without any executor, Spark says 2."""
-    context = spark.sparkContext
-    elastic = context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
-    if elastic or context.getConf().get("spark.default.parallelism") is not None:
-        return None
-    return context.defaultParallelism // task_cores(spark)
+    return TaskSlots(spark).now
+
+
+class TaskSlots:
+    """Number of task slots, for repeated questions: settings do not change, so they are read once."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._context = context = spark.sparkContext
+        elastic = setting(context, "spark.dynamicAllocation.enabled") == "true"
+        self._unknown = elastic or setting(context, "spark.default.parallelism") != ""
+        self._cores = task_cores(spark)
+        self._fixed = self._look() if is_local(spark) else None
+
+    @property
+    def now(self) -> int | None:
+        """Number of slots on the current executors; None if that is unknown or changes with the load."""
+        return self._fixed or self._look()
+
+    def _look(self) -> int | None:
+        return None if self._unknown else self._context.defaultParallelism // self._cores
 
 
 def task_cores(spark: SparkSession) -> int:
