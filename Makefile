@@ -15,7 +15,7 @@ READY := $(VENV)/.ready
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 unexport SPARK_HOME PYSPARK_DRIVER_PYTHON PYTHONPATH PYTHONHOME
 
-.PHONY: help setup hooks demo test coverage test-faults test-s3 test-kafka test-cluster test-browser test-delta test-wheel peers test-all fuzz check docs docs-serve audit bench wheel lock upgrade clean
+.PHONY: help setup hooks demo test coverage test-faults test-s3 test-kafka test-cluster test-browser test-metrics test-delta test-wheel peers test-all fuzz check docs docs-serve audit bench wheel lock upgrade clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -85,6 +85,11 @@ test-cluster: setup ## run the tests on a standalone Spark cluster
 # Debian's Chromium is installed if it is missing and this is root. PENSTOCK_PICTURES=DIR keeps the pictures.
 test-browser: setup ## run the tests of the dashboard in a real browser
 	$(BIN)/python -m pytest -m "browser or not browser" --durations=10 tests/browser
+
+# promtool comes with Debian's package `prometheus`, which is installed if it is missing and this is root.
+test-metrics: setup ## check metrics and alert rules with promtool
+	@command -v promtool >/dev/null || { apt-get update -qq && apt-get install -qq --no-install-recommends prometheus; }
+	$(BIN)/python -m pytest tests/observe/metrics
 
 # What `penstock bench live` and `peers` compare with. They want other versions of libraries: Bytewax and
 # Pathway have a folder of their own, Flink an environment.

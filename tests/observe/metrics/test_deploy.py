@@ -81,11 +81,18 @@ def test_every_metric_and_every_alert_is_on_the_page() -> None:
 
 def test_every_alert_links_to_a_section_of_the_runbook() -> None:
     text = ALERTS.read_text()
-    links = re.findall(r"runbook_url: docs/(\w+)\.md#([\w-]+)", text)
+    links = re.findall(r"runbook_url: https://penstock\.example/(\w+)\.html#([\w-]+)", text)
     assert len(links) == text.count("- alert:")
     assert {anchor for page, anchor in links if page == "runbook"} <= ANCHORS
     metrics = (ROOT / "docs" / "metrics.md").read_text()
     assert all(f"# {a.capitalize()}\n" in metrics for page, a in links if page == "metrics")
+    assert "penstock.example" in metrics  # it says how to set the address
+
+
+def test_what_a_planned_stop_looks_like_does_not_page() -> None:
+    gone = ALERTS.read_text().split("- alert: PenstockQueryGone")[1].split("- alert:")[0]
+    assert "severity: ticket" in gone
+    assert re.search(r"for: \d+m", gone)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,13 @@ from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.applications import Starlette
+from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from penstock.control.journal.entry import Entry
 from penstock.control.money import Money
+from penstock.model import SLA, LatencyBound
 from penstock.observe.metrics.catalog import METRICS
 from penstock.observe.metrics.prometheus import PrometheusMetrics
 from penstock.observe.metrics.totals import MOST_HOSTS
@@ -28,6 +31,10 @@ from tests.observe.made_up import (
 )
 
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+MEAN, P99 = ((("bound", kind), ("step", "")) for kind in ("mean", "p99"))
+"""Labels of a bound on the whole flow."""
 
 
 def scraped(metrics: PrometheusMetrics) -> str:
@@ -69,9 +76,9 @@ def test_counters_add_up_and_gauges_are_those_of_the_newest_moment() -> None:
     burst = recording(30, burst=range(10, 15))
     found = after(*burst.moments())
     assert found["penstock_rows_total", ()] == 25 * 100 + 5 * 500
-    assert found["penstock_sla_windows_total", ()] == 28
-    assert found["penstock_sla_windows_kept_total", ()] == 23
-    assert found["penstock_sla_latency_seconds", ()] == 1.0
+    assert found["penstock_sla_windows_total", MEAN] == 28
+    assert found["penstock_sla_windows_kept_total", MEAN] == 23
+    assert found["penstock_sla_latency_seconds", MEAN] == 1.0
     assert found["penstock_moved_slots_total", (("step", "clicks"),)] == 1
     assert found["penstock_fetched_bytes_total", ()] == 700
     assert found["penstock_hosts", (("step", "clicks"),)] == 2
@@ -80,6 +87,25 @@ def test_counters_add_up_and_gauges_are_those_of_the_newest_moment() -> None:
     assert found["penstock_state", (("state", "running"),)] == 1
     assert found["penstock_state", (("state", "failed"),)] == 0
     assert found["penstock_cost_usd_total", (("kind", "hosts"),)] == pytest.approx(0.03)
+
+
+def test_each_bound_of_the_sla_has_series_with_its_own_figure() -> None:
+    of_step = (("bound", "mean"), ("step", "clicks"))
+    more = (LatencyBound(2_500, 2_000, p99=True), LatencyBound(100, 1_000, step="clicks"))
+    burst = recording(30, burst=range(10, 15), sla=SLA(1_000, 1_000, more=more))
+    found = after(*burst.moments())
+    names = ("latency_seconds", "window_seconds", "reached_seconds", "windows_total")
+    figures = {
+        labels: [found[f"penstock_sla_{name}", labels] for name in names]
+        for labels in (MEAN, P99, of_step)
+    }
+    assert figures == {
+        MEAN: [1.0, 1.0, 0.2, 28],
+        P99: [2.5, 2.0, 0.4, 14],
+        of_step: [0.1, 1.0, 0.12, 28],
+    }
+    assert found["penstock_sla_windows_kept_total", P99] == 11
+    assert found["penstock_sla_windows_kept_total", of_step] == 0
 
 
 def test_the_histogram_of_latency_counts_rows() -> None:
@@ -166,6 +192,13 @@ def test_a_query_that_has_just_started_has_its_counters_at_0() -> None:
 def test_the_info_metric_has_version_and_mode() -> None:
     text = scraped(PrometheusMetrics(replace(FACTS, version="1.2.3")))
     assert 'flow="clicks",flow_id="f1",mode="micro_batch",version="1.2.3"} 1.0' in text
+
+
+def test_a_route_serves_the_very_path_that_prometheus_asks_for() -> None:
+    app = Starlette(routes=[Route("/metrics", PrometheusMetrics(FACTS).app())])
+    answer = TestClient(app).get("/metrics", follow_redirects=False)
+    assert answer.status_code == 200
+    assert "penstock_flow_info" in answer.text
 
 
 def every_metric() -> Moment:

@@ -84,10 +84,18 @@ LATENCY = Metric(
 LATENCY_MEAN = _gauge("latency.mean", "s", "Average latency of the newest second with rows.")
 LATENCY_P50 = _gauge("latency.p50", "s", "Median latency of the newest second with rows.")
 LATENCY_P99 = _gauge("latency.p99", "s", "99th percentile of latency of that second.")
-SLA_LATENCY = _gauge("sla.latency", "s", "Highest average latency that the SLA allows.")
-SLA_WINDOW = _gauge("sla.window", "s", "Length of the window over which the SLA averages.")
-SLA_WINDOWS = _counter("sla.windows", "{window}", "Windows of the SLA that ended.")
-SLA_KEPT = _counter("sla.windows.kept", "{window}", "Windows in which the SLA was kept.")
+_BOUND = ("bound", "step")
+"""Labels of a bound of the SLA: its figure, "mean" or "p99", and its step, which is empty for the whole
+flow."""
+SLA_LATENCY = _gauge("sla.latency", "s", "The bound: highest latency that the SLA allows.", _BOUND)
+SLA_REACHED = _gauge(
+    "sla.reached", "s", "The figure that the bound is on, in the newest second with rows.", _BOUND
+)
+SLA_WINDOW = _gauge("sla.window", "s", "Length of the window that the bound holds for.", _BOUND)
+SLA_WINDOWS = _counter(
+    "sla.windows", "{window}", "Windows of the bound that ended and were judged.", _BOUND
+)
+SLA_KEPT = _counter("sla.windows.kept", "{window}", "Windows in which the bound was kept.", _BOUND)
 
 EPOCHS = _counter("epochs", "{epoch}", "Epochs that are durable.")
 RERUNS = _counter("epoch.reruns", "{run}", "Runs of epochs beyond the first, after lost hosts.")

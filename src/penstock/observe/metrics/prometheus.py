@@ -34,8 +34,8 @@ class PrometheusMetrics:
         self._totals.take(moment, self._journal.until(moment.time_ms))
 
     def app(self) -> Any:
-        """The ASGI application of the endpoint, to mount at /metrics."""
-        return self._client.make_asgi_app(self._registry)
+        """The ASGI application of the endpoint, for a route or a mount at /metrics."""
+        return _Endpoint(self._client.make_asgi_app(self._registry))
 
     def collect(self) -> Iterator[Family]:
         """All metrics with their series. The client calls this for each scrape."""
@@ -62,6 +62,17 @@ class PrometheusMetrics:
                 else:
                     family.add_metric(where, value)
             yield family
+
+
+class _Endpoint:
+    """The client's application as an object: a route takes a function for a handler of requests, not for an
+    application. So `Route("/metrics", ...)` serves that very path, and a mount only /metrics/."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._app(scope, receive, send)
 
 
 def _cumulative(metric: Metric, buckets: Buckets) -> Iterable[tuple[str, float]]:

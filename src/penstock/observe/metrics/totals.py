@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.control.journal.entry import Entry
+from penstock.observe.bounds import BoundMoment
 from penstock.observe.metrics import catalog as c
 from penstock.observe.metrics.catalog import METRICS, Metric
 from penstock.observe.moment import EpochMoment, HostMoment, Moment, StepMoment
@@ -100,18 +101,24 @@ class Totals:
             self._set(c.LATENCY_MEAN, moment.latency.mean_ms / 1000)
             self._set(c.LATENCY_P50, moment.latency.p50_ms / 1000)
             self._set(c.LATENCY_P99, moment.latency.p99_ms / 1000)
-        if moment.sla is not None:
-            self._set(c.SLA_LATENCY, moment.sla.latency_ms / 1000)
-            self._set(c.SLA_WINDOW, moment.sla.window_ms / 1000)
+        for bound in moment.all_bounds:
+            self._bound(bound, before)
         self._count(c.ROWS, moment.rows)
-        self._count(c.SLA_WINDOWS, moment.windows)
-        self._count(c.SLA_KEPT, moment.kept)
         self._count(c.LATE_ROWS, moment.late_rows)
         self._count(c.DEAD_LETTERS, moment.dead_letters)
         self._count(c.OFFLOADED, moment.offloaded)
         if moment.money is not None:
             self._counts[c.MONEY, ("hosts",)] = moment.money.hosts
             self._counts[c.MONEY, ("functions",)] = moment.money.functions
+
+    def _bound(self, bound: BoundMoment, before: dict[Series, float]) -> None:
+        labels = bound.kind, bound.step or ""
+        self._set(c.SLA_LATENCY, bound.latency_ms / 1000, *labels)
+        self._set(c.SLA_WINDOW, bound.window_ms / 1000, *labels)
+        self._set(c.SLA_REACHED, before.get((c.SLA_REACHED, labels)), *labels)
+        self._set(c.SLA_REACHED, _seconds(bound.reached_ms), *labels)
+        self._count(c.SLA_WINDOWS, bound.windows, *labels)
+        self._count(c.SLA_KEPT, bound.kept, *labels)
 
     def _epoch(self, epoch: EpochMoment) -> None:
         self._count(c.EPOCHS, 1)
