@@ -6,7 +6,7 @@ import re
 
 from playwright.sync_api import Page
 
-CHARTS = ("latency", "input", "hosts", "success", "epochs", "moves", "money")
+CHARTS = ("latency", "input", "hosts", "success", "epochs", "state", "moves", "money")
 _INK = """canvas => {
   const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
   const seen = new Set();

@@ -16,7 +16,8 @@ from penstock.control.elastic import Steering
 from penstock.control.journal.entry import Entry
 from penstock.control.money import Money
 from penstock.driver.progress import Latency
-from penstock.model import SLA, HostId, StepId
+from penstock.model import SLA, HostId, LatencyBound, StepId
+from penstock.observe.bounds import judged, reached
 from penstock.observe.moment import EpochMoment, HostMoment, Moment, MovesMoment, StepMoment
 from penstock.observe.recording import FlowFacts, KeptRecording
 from penstock.plan.placement import Handover
@@ -235,6 +236,47 @@ def burst(seconds: int = 180) -> KeptRecording:
         version="0.1.0",
     )  # fmt: skip
     return KeptRecording(facts, state.moments, sorted(state.entries, key=lambda e: e.time_ms))
+
+
+MORE_BOUNDS = SLA(
+    1_000,
+    1_000,
+    more=(LatencyBound(1_500, 1_000, p99=True), LatencyBound(800, 1_000, step=STEP)),
+)
+
+
+def with_bounds(recording: KeptRecording, sla: SLA = MORE_BOUNDS) -> KeptRecording:
+    """The same recording under other bounds, each kept or missed in every moment."""
+
+    def under(moment: Moment) -> Moment:
+        steps = {}
+        for step in moment.steps:
+            known = [host.latency_ms for host in step.hosts if host.latency_ms is not None]
+            steps[step.step] = sum(known) / len(known)
+        found = []
+        for bound in sla.bounds:
+            seen = reached(bound, moment.latency) if bound.step is None else steps.get(bound.step)
+            kept = seen is not None and seen <= bound.latency_ms
+            found.append(judged(bound, seen, 1, int(kept)))
+        first = found[0]
+        return replace(moment, sla=sla, windows=first.windows, kept=first.kept, bounds=tuple(found))
+
+    return replace(recording, kept=[under(moment) for moment in recording.kept])
+
+
+def stalled(recording: KeptRecording, since: int) -> KeptRecording:
+    """The same recording, of which nothing comes out from that second on."""
+
+    def still(moment: Moment, second: int) -> Moment:
+        if second < since:
+            return moment
+        return replace(
+            moment, rows=0, rate=None, latency=None, windows=0, kept=0, epochs=(),
+            backlog=4_000 * (second - since + 1),
+        )  # fmt: skip
+
+    kept = [still(moment, at + 1) for at, moment in enumerate(recording.kept)]
+    return replace(recording, kept=kept)
 
 
 class Growing:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -88,7 +91,7 @@ def _events(text: str) -> list[tuple[str, Any]]:
 
 
 def test_events_tell_what_is_new_and_when_the_query_ends() -> None:
-    now = iter([100.0, 100.0, 100.0, 101.0, 101.0, 101.0, 200.0])
+    now = iter([100.0] * 6 + [101.0] * 6 + [200.0])
     last = [100.0]
 
     def clock() -> float:
@@ -109,6 +112,42 @@ def test_a_client_that_connects_again_gets_what_it_missed(ended: TestClient) -> 
     (name, news), _ = _events(reply.text)
     assert (name, len(news["series"]["rate"])) == ("moment", 2)
     assert ended.get("/api/events", headers={"last-event-id": "x"}).status_code == 400
+
+
+def test_an_event_is_named_by_its_moment_in_full() -> None:
+    whole = burst(3)
+    odd = START_MS + 3000.0006
+    last = replace(whole.kept[-1], time_ms=odd)
+    app = dashboard_app(replace(whole, kept=[*whole.kept[:-1], last]))
+    with TestClient(app, BASE) as client:
+        (name,) = re.findall(r"^id: (\S+)", client.get("/api/events").text, re.MULTILINE)
+        assert float(name) == odd
+        again = client.get("/api/events", headers={"last-event-id": name})
+        assert [event for event, _ in _events(again.text)] == ["end"]
+
+
+def test_a_query_that_is_slow_to_answer_leaves_the_page_free(orders: NotedOrders) -> None:
+    loops: list[str] = []
+
+    class Remote(Growing):
+        @property
+        def running(self) -> bool:
+            try:
+                asyncio.get_running_loop()
+            except RuntimeError:
+                return super().running
+            loops.append("asked on the event loop")
+            return True
+
+    clock = iter([90.0] * 40)
+    app = dashboard_app(Remote(burst(), lambda: next(clock, 200.0)), orders, TOKEN)
+    with TestClient(app, BASE) as client:
+        assert client.get("/api/recording").json()["controllable"]
+        client.post("/api/scale", json={"step": "clicks", "hosts": 4}, headers=WITH_TOKEN)
+        client.post("/api/what-if", json={"hours": 3}, headers=WITH_TOKEN)
+        assert _events(client.get("/api/events").text)[-1][0] == "end"
+    assert loops == []
+    assert orders.given == [("clicks", 4)]
 
 
 ORDERS: list[tuple[str, dict[str, Any], Any]] = [

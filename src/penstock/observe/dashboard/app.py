@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import anyio
+import anyio.to_thread
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -40,12 +41,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from penstock import codec
 from penstock.control.elastic import Steering
 from penstock.errors import PenstockError, SettingError
-from penstock.observe.dashboard.timeline import Timeline, nearest, update
+from penstock.observe.dashboard.timeline import Follower, Timeline
 from penstock.observe.recording import Recording
 from penstock.plan.slots import slots_from_text, slots_to_text
 
 STATIC = Path(__file__).parent / "static"
 _POLL_S = 0.5
+_POLLERS = 4
+"""Threads that look for news for all clients, so that a query that is slow to answer leaves others free."""
 _MOST_BODY = 16_384
 """Bytes of a request's body at most."""
 _HEADERS = {
@@ -77,14 +80,16 @@ def dashboard_app(
     names: Sequence[str] = ("localhost", "127.0.0.1"),
     metrics: ASGIApp | None = None,
     closing: threading.Event | None = None,
+    timeline: Timeline | None = None,
 ) -> Starlette:
     """The dashboard of a recording.
 
     `orders` takes orders that come with the control token `token`; None: there is nothing to control.
     Requests must name the server by one of `names`, so that no foreign web page can reach it under a name
-    of its own. Events end when `closing` is set.
+    of its own. Events end when `closing` is set. `timeline` is that of the recording, if it is fed from
+    elsewhere.
     """
-    api = _Api(recording, orders, token, closing or threading.Event())
+    api = _Api(timeline or Timeline(recording), orders, token, closing or threading.Event())
     routes = [
         Route("/", api.page),
         Route("/api/recording", api.recorded),
@@ -114,10 +119,11 @@ class _Api:
     """The answers. What may take long runs in a thread, so that the page of another client goes on."""
 
     def __init__(
-        self, recording: Recording, orders: Orders | None, token: str, closing: threading.Event
+        self, timeline: Timeline, orders: Orders | None, token: str, closing: threading.Event
     ) -> None:
-        self._recording, self._orders, self._token = recording, orders, token
-        self._timeline, self._closing = Timeline(recording), closing
+        self._recording, self._orders, self._token = timeline.recording, orders, token
+        self._timeline, self._closing = timeline, closing
+        self._pollers = anyio.CapacityLimiter(_POLLERS)
         self._simulating = threading.Lock()
 
     async def page(self, _: Request) -> Response:
@@ -128,11 +134,12 @@ class _Api:
         from_ms, to_ms = _number(asked, "from", 0.0), _number(asked, "to", float("inf"))
         points = int(_number(asked, "points", 600))
         whole = await run_in_threadpool(self._timeline.whole, from_ms, to_ms, points)
-        return _json(whole | {"controllable": self._controllable})
+        controllable = self._orders is not None and whole["running"]
+        return _json(whole | {"controllable": controllable})
 
     async def moment(self, request: Request) -> Response:
         at_ms = _number(request.query_params, "at", None)
-        found = await run_in_threadpool(nearest, self._recording, at_ms)
+        found = await run_in_threadpool(self._timeline.nearest, at_ms)
         if found is None:
             raise HTTPException(404, "nothing is recorded yet")
         return _json(found)
@@ -144,25 +151,24 @@ class _Api:
         return EventSourceResponse(self._events(since_ms), send_timeout=10)
 
     async def _events(self, since_ms: float) -> AsyncIterator[ServerSentEvent]:
-        recording, told_ms = self._recording, since_ms
+        follower = Follower(self._timeline, since_ms)
         while not self._closing.is_set():
-            ended = not recording.running
-            moments = await run_in_threadpool(recording.moments, since_ms)
-            if moments:
-                since_ms = moments[-1].time_ms
-                entries = await run_in_threadpool(recording.entries)
-                news = update(moments, entries, told_ms)
-                told_ms = max([told_ms, *(entry.time_ms for entry in entries[-1:])])
-                yield ServerSentEvent(codec.text(news), event="moment", id=f"{since_ms:.3f}")
-            if ended:
-                yield ServerSentEvent(codec.text({"ended_ms": since_ms}), event="end")
+            news = await anyio.to_thread.run_sync(follower.news, limiter=self._pollers)
+            if news is not None:
+                # In full: a shorter number could be before the moment, which would then be sent again.
+                name = repr(follower.since_ms)
+                yield ServerSentEvent(codec.text(news), event="moment", id=name)
+            if follower.ended:
+                yield ServerSentEvent(codec.text({"ended_ms": follower.since_ms}), event="end")
                 return
             await anyio.sleep(_POLL_S)
 
     async def what_if(self, request: Request) -> Response:
         from penstock.observe.what_if import what_if
 
-        if self._controllable:  # it takes time from the query, whose process may be this one
+        if (
+            await self._controllable()
+        ):  # it takes time from the query, whose process may be this one
             self._must_have_token(request)
         asked = await _body(request)
         for name, value in asked.items():
@@ -180,13 +186,15 @@ class _Api:
 
     # -- orders
 
-    @property
-    def _controllable(self) -> bool:
-        return self._orders is not None and self._recording.running
+    async def _controllable(self) -> bool:
+        if self._orders is None:
+            return False
+        # A query in another process is asked for this, which may take long.
+        return await run_in_threadpool(lambda: self._recording.running)
 
     async def order(self, order: Callable[..., Any], request: Request) -> Response:
         """Check that an order may be given, then give it."""
-        if not self._controllable:
+        if not await self._controllable():
             raise HTTPException(403, "there is nothing to control: this query has ended")
         self._must_have_token(request)
         return _json(await run_in_threadpool(order, await _body(request)))

@@ -81,12 +81,15 @@ class DashboardServer:
         import uvicorn
 
         from penstock.observe.dashboard.app import dashboard_app
+        from penstock.observe.dashboard.timeline import Timeline
 
         address, port = listens.getsockname()[:2]
         shown = _HERE if address in _EVERYWHERE else address
         self.url = f"http://{f'[{shown}]' if ':' in shown else shown}:{port}/"
         """Address of the page, without a token."""
         self._closing = threading.Event()
+        timeline = Timeline(recording)
+        timeline.feed(self._closing)
         app = dashboard_app(
             recording,
             orders,
@@ -94,6 +97,7 @@ class DashboardServer:
             names=_names(address),
             metrics=metrics,
             closing=self._closing,
+            timeline=timeline,
         )
         config = uvicorn.Config(
             app,

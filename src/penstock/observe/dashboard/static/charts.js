@@ -1,25 +1,23 @@
 // The charts: what each one shows, and how it is drawn with uPlot.
 
 import { bytes, clock, compact, count, counted, dollars, duration, element, percent } from "./format.js";
-import { rollingSuccess } from "./model.js";
+import { boundsOf, rollingSuccess } from "./model.js";
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const perSecond = (value) => (value == null ? "–" : `${compact(value)} rows/s`);
 const MARKS = { "scale out": "▲", "scale in": "▼", balance: "⇄", "host lost": "✕", "host leaves": "✕",
-  "hot key": "●", setting: "S", offload: "ƒ", couriers: "C" };
-const BAD_MARKS = ["host lost", "host leaves", "hot key"];
+  "hot key": "●", setting: "S", offload: "ƒ", couriers: "C", split: "÷", failed: "!",
+  "move by hand": "↔", "scale by hand": "↕" };
+const BAD_MARKS = ["host lost", "host leaves", "hot key", "failed"];
+const MORE_COLORS = ["--c-backlog", "--c-hosts", "--c-process", "--mark"];
 
-// Each chart: its lines are {label, color, of(series) -> values, text(value), ...drawing options}.
+// Each chart: its lines are {label, color, of(series) -> values, text(value), ...drawing options}, or follow from
+// the SLA's bounds.
 export const CHARTS = [
   {
     id: "latency", title: "Latency and the SLA", text: duration, bound: true, marks: "lines",
-    about: "From a row's arrival until its result is in the sink. The SLA bounds the mean.",
-    lines: [
-      { label: "p99", color: "--c-p99", of: (s) => s.p99_ms, width: 1.25, dash: [4, 3] },
-      { label: "p50", color: "--c-p50", of: (s) => s.p50_ms, width: 1.25 },
-      { label: "mean", color: "--c-mean", of: (s) => s.mean_ms, width: 2.5 },
-      { label: "SLA", color: "--bad", of: (s) => s.bound_ms, width: 1.5, dash: [8, 5], step: true },
-    ],
+    about: "From a row's arrival until its result is in the sink, and in steps that have a bound of their own.",
+    lines: latencyLines,
   },
   {
     id: "input", title: "Input and backlog", text: compact, marks: "lines",
@@ -40,8 +38,8 @@ export const CHARTS = [
   },
   {
     id: "success", title: "SLA kept", text: (v) => percent(v, 1), share: true,
-    about: "Share of the last minute's windows within the bound.",
-    lines: [{ label: "last minute", color: "--good", of: rollingSuccess, fill: true, width: 2 }],
+    about: "Share of the last minute's windows in which each bound was kept.",
+    lines: successLines,
   },
   {
     id: "epochs", title: "What an epoch's time goes into", text: duration, stacked: true,
@@ -53,15 +51,18 @@ export const CHARTS = [
     ],
   },
   {
-    id: "moves", title: "State, and what moves of it", text: compact, least: 10,
+    id: "state", title: "State", text: bytes, about: "Size of the state of all hosts in memory.",
+    lines: [{ label: "state", color: "--c-mean", of: (s) => s.state_bytes, fill: true, width: 2 }],
+  },
+  {
+    id: "moves", title: "What moves of the state", text: compact, least: 10,
     about: "Entries that followed their slots, and those that did not have to.",
     lines: [
       { label: "fetched", color: "--c-hosts", of: (s) => s.fetched, bars: true,
         text: (v) => counted(v ?? 0, "entry").replace("entrys", "entries") },
       { label: "not asked for yet", color: "--c-backlog", of: (s) => s.left_behind, scale: "right", width: 1.5,
         text: (v) => `${compact(v)} entries` },
-      { label: "state", color: "--c-mean", of: (s) => s.state_bytes, text: bytes, shown: false },
-      { label: "requests", color: "--c-p50", of: (s) => s.asked, text: count, shown: false },
+      { label: "requests", color: "--c-p50", of: (s) => s.asked, text: count, width: 1.25 },
     ],
   },
   {
@@ -70,6 +71,32 @@ export const CHARTS = [
     lines: [{ label: "spent", color: "--c-functions", of: (s) => s.money, fill: true, width: 2 }],
   },
 ];
+
+// The flow's latency, that of each step with a bound, and every bound.
+function latencyLines(bounds) {
+  const steps = bounds.filter((bound) => bound.step != null);
+  const first = boundLabel(bounds);
+  return [
+    { label: "p99", color: "--c-p99", of: (s) => s.p99_ms, width: 1.25, dash: [4, 3] },
+    { label: "p50", color: "--c-p50", of: (s) => s.p50_ms, width: 1.25 },
+    { label: "mean", color: "--c-mean", of: (s) => s.mean_ms, width: 2.5 },
+    ...steps.map(({ name }, at) => ({ label: name, color: moreColor(at), of: reachedOf(name), width: 1.75 })),
+    ...bounds.map(({ name }) => ({ label: first(name), color: "--bad", of: limitOf(name), width: 1.5, dash: [8, 5],
+      step: true, bounds: name })),
+  ];
+}
+
+function successLines(bounds) {
+  if (!bounds.length) return [{ label: "no SLA", color: "--good", of: (s) => s.time_ms.map(() => null) }];
+  return bounds.map(({ name }, at) => ({ label: bounds.length > 1 ? name : "last minute", fill: !at, width: 2,
+    color: at ? moreColor(at) : "--good", of: (s) => rollingSuccess(s, name) }));
+}
+
+const moreColor = (at) => MORE_COLORS[at % MORE_COLORS.length];
+const columnOf = (name) => (s) => s[name] ?? s.time_ms.map(() => null);
+const reachedOf = (name) => columnOf(`reached:${name}`);
+const limitOf = (name) => columnOf(`limit:${name}`);
+const boundLabel = (bounds) => (name) => (bounds.length === 1 && name === "mean" ? "SLA" : `SLA ${name}`);
 
 export class Charts {
   constructor(model, { hovered, zoomed }) {
@@ -94,7 +121,10 @@ export class Charts {
       this.resized.unobserve(box);
       plot.destroy();
     }
-    this.made = CHARTS.map((chart) => this.make(chart));
+    const bounds = boundsOf(this.model.moment?.sla);
+    this.bounds = namesOf(bounds);
+    this.made = CHARTS.map((chart) =>
+      this.make(typeof chart.lines === "function" ? { ...chart, lines: chart.lines(bounds) } : chart));
     for (const { box } of this.made) this.resized.observe(box);
     this.update();
   }
@@ -147,8 +177,8 @@ export class Charts {
       ],
       series: [{}, ...chart.lines.map((line) => seriesOf(line, chart))],
       hooks: {
-        drawClear: chart.bound ? [(u) => shadeAbove(u)] : [],
-        draw: [(u) => chart.bound && fillMissed(u), (u) => chart.marks && drawMarks(u, this.model.marks, chart.marks)],
+        drawClear: chart.bound ? [(u) => shadeAbove(u, chart)] : [],
+        draw: [(u) => chart.bound && fillMissed(u, chart), (u) => chart.marks && drawMarks(u, this.model.marks, chart.marks)],
         setCursor: [(u) => this.read(made, u.cursor.idx)],
         setSelect: [(u) => {
           if (u.select.width > 8) {
@@ -163,6 +193,10 @@ export class Charts {
   // Draw the model's series. `span` is the time shown, in seconds since 1970; null for all.
   update(span = this.span) {
     this.span = span;
+    if (namesOf(boundsOf(this.model.moment?.sla)) !== this.bounds) {
+      this.build();  // which draws them
+      return;
+    }
     const seconds = this.model.series.time_ms.map((ms) => ms / 1000);
     for (const made of this.made) {
       made.values = made.chart.lines.map((line) => line.of(this.model.series));
@@ -208,7 +242,8 @@ function heightOf(chart) {
 
 function rangeOf(chart, model, max) {
   if (chart.share) return [0, 1.02];
-  const bound = chart.bound ? Math.max(...model.series.bound_ms.map((ms) => ms ?? 0), 0) * 1.3 : 0;
+  const limits = chart.bound ? chart.lines.filter((line) => line.bounds).map((line) => line.of(model.series)) : [];
+  const bound = limits.flat().reduce((most, ms) => Math.max(most, ms ?? 0), 0) * 1.3;
   return [0, Math.max((max ?? 0) * 1.12, bound, chart.whole ? 2 : 0, chart.least ?? 0) || 1];
 }
 
@@ -234,9 +269,13 @@ function stacked(columns) {
   return sums;
 }
 
-// The path along the SLA's bound, closed over the top of the chart.
-function aboveBound(u) {
-  const { ctx, bbox } = u, bounds = u.data[u.data.length - 1], path = new Path2D();
+function namesOf(bounds) {
+  return bounds.map((bound) => bound.name).join();
+}
+
+// The path along a bound's limits, closed over the top of the chart.
+function aboveBound(u, bounds) {
+  const { bbox } = u, path = new Path2D();
   let last = null;
   bounds.forEach((bound, at) => {
     if (bound == null) return;
@@ -254,8 +293,9 @@ function aboveBound(u) {
   return path;
 }
 
-function shadeAbove(u) {
-  const path = aboveBound(u);
+// Several limits would be shaded over each other, so each has its name instead.
+function shadeAbove(u, chart) {
+  const limits = limitsOf(u, chart), path = limits.length === 1 && aboveBound(u, limits[0].values);
   if (!path) return;
   u.ctx.save();
   u.ctx.fillStyle = css("--bad-wash");
@@ -263,9 +303,39 @@ function shadeAbove(u) {
   u.ctx.restore();
 }
 
-// The area under the mean, where it is above the bound.
-function fillMissed(u) {
-  const path = aboveBound(u), means = u.data[3], { ctx, bbox } = u;
+// The lines that are limits: their names and values, and the values of the figures that they limit.
+function limitsOf(u, chart) {
+  const figures = new Map(chart.lines.map((line, at) => [line.label, u.data[at + 1]]));
+  return chart.lines.map((line, at) => ({ name: line.bounds, values: u.data[at + 1], figures: figures.get(line.bounds) }))
+    .filter((limit) => limit.name);
+}
+
+// The area under each figure, where it is above its bound.
+function fillMissed(u, chart) {
+  const limits = limitsOf(u, chart);
+  for (const limit of limits) fillAbove(u, aboveBound(u, limit.values), limit.figures);
+  if (limits.length > 1) nameLimits(u, limits);
+}
+
+// The names of limits, each further to the right, since limits may be close to each other.
+function nameLimits(u, limits) {
+  const { ctx, bbox } = u, ratio = devicePixelRatio;
+  let x = bbox.left + 5 * ratio;
+  ctx.save();
+  ctx.font = `${11 * ratio}px system-ui, sans-serif`;
+  ctx.textAlign = "left";
+  ctx.fillStyle = css("--bad");
+  for (const { name, values } of limits) {
+    const limit = values.findLast((value) => value != null), said = `${name} ≤ ${duration(limit)}`;
+    if (limit == null) continue;
+    ctx.fillText(said, x, u.valToPos(limit, "y", true) - 5 * ratio);
+    x += ctx.measureText(said).width + 14 * ratio;
+  }
+  ctx.restore();
+}
+
+function fillAbove(u, path, means) {
+  const { ctx, bbox } = u;
   if (!path) return;
   ctx.save();
   ctx.beginPath();

@@ -28,7 +28,11 @@ class Page {
     this.control = new ControlPanel(find("control"), this.source, this.model);
     this.whatIf = new WhatIfPanel(find("what-if"), this.source);
     this.listen();
-    this.draw();
+    try {
+      this.draw();
+    } catch (failed) {
+      trouble(`A part of the page cannot be shown: ${failed.message}`);
+    }
     if (this.model.running) this.follow();
   }
 
@@ -61,10 +65,9 @@ class Page {
   }
 
   take(news) {
-    if (news.series.time_ms.length && news.series.time_ms[0] <= this.model.endedMs) return;
     const known = new Set(this.model.journal.map((item) => item.time_ms));
-    if (this.zoom) news = { ...news, series: Object.fromEntries(Object.keys(news.series).map((name) => [name, []])) };
-    this.model.take(news, this.sinceMs);
+    const shown = this.zoom ? { time_ms: [] } : news.series;
+    this.model.take(news, shown, this.sinceMs);
     const fresh = (news.journal ?? []).filter((item) => item.important && !known.has(item.time_ms));
     if (fresh.length) announce(fresh.map((item) => item.text).join(". "));
     if (this.model.points > MOST_POINTS) this.reload();

@@ -47,35 +47,70 @@ export class SlotMap {
     const flights = [];
     const wanted = new Map(step.hosts.map((host) => [host.host, []]));
     step.owner.forEach((at, slot) => {
-      if (!shown || shown.has(slot)) wanted.get(step.hosts[at].host).push(slot);
+      if (step.hosts[at] && (!shown || shown.has(slot))) wanted.get(step.hosts[at].host).push(slot);
     });
     const smooth = animate && drawn.owner && !matchMedia("(prefers-reduced-motion: reduce)").matches;
     step.owner.forEach((at, slot) => {
-      const cell = drawn.cells.get(slot), host = step.hosts[at].host;
-      if (drawn.owner && drawn.owner[slot] !== host && cell && animate) {
+      const cell = drawn.cells.get(slot), host = nameOf(step, at);
+      if (drawn.owner?.[slot] && host && drawn.owner[slot] !== host && cell && animate) {
         flights.push({ cell, from: smooth ? cell.getBoundingClientRect() : null });
       }
     });
+    const focused = drawn.hosts.contains(document.activeElement) ? document.activeElement : null;
     this.drawHosts(step, drawn);
     for (const [host, slots] of wanted) {
       const cells = slots.map((slot) => this.cell(drawn, step, slot, host));
-      const row = drawn.rows.get(host).cells;
+      const row = drawn.rows.get(host)?.cells;
+      if (!row) continue;
       if (cells.length !== row.children.length || cells.some((cell, at) => row.children[at] !== cell)) row.replaceChildren(...cells);
     }
     for (const { cell, from } of flights) fly(cell, from);
-    drawn.owner = step.owner.map((at) => step.hosts[at].host);
+    drawn.owner = step.owner.map((at) => nameOf(step, at));
+    if (focused?.isConnected) focused.focus({ preventScroll: true });
+    if (!drawn.hosts.contains(drawn.stop)) this.stopAt(drawn, drawn.hosts.querySelector(".slot"));
     drawn.box.dataset.size = step.rates.length <= 128 ? "large" : step.rates.length <= 400 ? "medium" : "small";
-    drawn.rest.textContent = shown ? `and ${count(step.rates.length - MOST_CELLS)} more slots with less load` : "";
+    const homeless = step.owner.filter((at) => !step.hosts[at]).length;
+    drawn.rest.textContent = homeless ? `${counted(homeless, "slot")} without a host: waiting for one` : shown ? `and ${count(step.rates.length - MOST_CELLS)} more slots with less load` : "";
     drawn.box.setAttribute("aria-label", textOf(step));
   }
 
   makeStep(step) {
-    const title = element("h3"), hosts = element("div", { class: "hosts" }), rest = element("p", { class: "quiet" });
+    const title = element("h3"), hosts = element("div", { class: "hosts", role: "group", "aria-label": `Slots of ${step.step}: arrow keys go through them, Enter chooses one to move` }), rest = element("p", { class: "quiet" });
     const box = element("div", { class: "step", role: "group" }, title, hosts, rest);
-    const drawn = { box, title, hosts, rest, rows: new Map(), cells: new Map(), owner: null };
+    const drawn = { box, title, hosts, rest, rows: new Map(), cells: new Map(), owner: null, stop: null };
+    hosts.addEventListener("keydown", (event) => this.pressed(event, step.step, drawn));
+    hosts.addEventListener("focusin", ({ target }) => target.classList.contains("slot") && this.stopAt(drawn, target));
     this.root.append(box);
     this.steps.set(step.step, drawn);
     return drawn;
+  }
+
+  // The one slot of a step that the Tab key reaches; arrow keys go on from there.
+  stopAt(drawn, cell) {
+    if (drawn.stop) drawn.stop.tabIndex = -1;
+    drawn.stop = cell;
+    if (cell) cell.tabIndex = 0;
+  }
+
+  pressed(event, step, drawn) {
+    const cell = event.target;
+    if (!cell.classList.contains("slot")) return;
+    if (event.key === "Enter" || event.key === " ") this.picked(step, Number(cell.dataset.slot));
+    else if (!this.go(cell, drawn, event.key)) return;
+    event.preventDefault();
+  }
+
+  // Focus the slot that a key leads to. Whether the key leads anywhere.
+  go(cell, drawn, key) {
+    const every = [...drawn.hosts.querySelectorAll(".slot")], at = every.indexOf(cell);
+    const rows = [...drawn.hosts.querySelectorAll(".cells")].filter((row) => row.children.length);
+    const row = rows.indexOf(cell.parentNode), column = [...cell.parentNode.children].indexOf(cell);
+    const inRow = (number) => rows[number] && rows[number].children[Math.min(column, rows[number].children.length - 1)];
+    const targets = { ArrowRight: () => every[at + 1], ArrowLeft: () => every[at - 1], ArrowDown: () => inRow(row + 1),
+      ArrowUp: () => inRow(row - 1), Home: () => cell.parentNode.firstChild, End: () => cell.parentNode.lastChild };
+    if (!targets[key]) return false;
+    targets[key]()?.focus();
+    return true;
   }
 
   drawHosts(step, drawn) {
@@ -104,16 +139,26 @@ export class SlotMap {
   cell(drawn, step, slot, host) {
     let cell = drawn.cells.get(slot);
     if (!cell) {
-      cell = element("i", { class: "slot", data: { slot } });
+      cell = element("i", { class: "slot", role: "button", tabindex: -1, data: { slot } });
       cell.addEventListener("click", () => this.picked(step.step, slot));
       drawn.cells.set(slot, cell);
     }
     const rate = step.rates[slot], level = Math.min(LEVELS - 1, Math.floor((rate / this.top) * LEVELS));
     if (cell.dataset.level !== String(level)) cell.dataset.level = level;
-    cell.classList.toggle("hot", step.hot_keys.some((key) => key.slot === slot));
-    cell.title = `slot ${slot}: ${count(rate)} records/s, on ${host}`;
+    const hot = step.hot_keys.some((key) => key.slot === slot);
+    cell.classList.toggle("hot", hot);
+    const said = `slot ${slot}: ${count(rate)} records/s, on ${host}${hot ? ", has a hot key" : ""}`;
+    if (cell.title !== said) {
+      cell.title = said;
+      cell.setAttribute("aria-label", said);
+    }
     return cell;
   }
+}
+
+// The owner of a slot; null while it waits for one.
+function nameOf(step, at) {
+  return step.hosts[at]?.host ?? null;
 }
 
 function makeRow(host, drawn) {
