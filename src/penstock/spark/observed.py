@@ -54,14 +54,17 @@ def look_at(query: FlowQuery, parts: QueryParts) -> Look:
 
 
 def _steps(parts: QueryParts) -> list[StepLook]:
-    """All keyed steps; none before the first epoch, when slots have no owners yet."""
+    """All keyed steps whose slots have owners: none before the first epoch."""
     relocation, control = parts.relocation, parts.control
     if not relocation.begun:
         return []
     steps = []
     for step in parts.start.flow.keyed:
+        routes = relocation.routes(step.id)
+        if not routes.hosts:  # it has begun, and waits for its hosts
+            continue
         vitals = None if control is None else control.machine.all_steps[step.id].vitals
         rates = None if vitals is None else vitals.rate.tolist()
         hosts, pending = relocation.hosts(step.id), relocation.pending_of(step.id)
-        steps.append(StepLook(step.id, relocation.routes(step.id), hosts, pending, rates))
+        steps.append(StepLook(step.id, routes, hosts, pending, rates))
     return steps
