@@ -32,15 +32,27 @@ def observed(offloader: Offloader, load: float, cpu: float | None, times: int = 
     return decision
 
 
-def test_equation_2_divides_by_cpu_that_was_measured() -> None:
-    decision = observed(Offloader(), load=0.4, cpu=0.6)
-    # 400 records per second take 60 % of a core: a core takes 667
-    assert decision.load == pytest.approx(0.6)
-    assert (decision.by_cpu, decision.cpu) == (True, 0.6)
+@pytest.mark.parametrize("cpu", [0.6, 0.35])
+def test_equation_2_divides_by_cpu_that_was_measured(cpu: float) -> None:
+    decision = observed(Offloader(), load=0.4, cpu=cpu)
+    # if 400 records per second take 60 % of a core, a core takes 667
+    assert decision.load == pytest.approx(cpu)
+    assert (decision.by_cpu, decision.cpu) == (True, cpu)
+
+
+def test_a_host_that_waits_while_it_works_is_relieved_although_it_needs_little_cpu() -> None:
+    offloader = Offloader(OffloadSettings(partials_per_row=0.0))
+    for second, load in enumerate((0.5, 0.5, 0.95, 0.95, 0.95)):
+        vitals = replace(seen(even(load * 2 * CAPACITY, 2), 2), cpu=np.full(2, 0.7 * load))
+        decision = offloader.decide(vitals, BOUNDS, 1_000.0 * second)
+    assert decision.carries
+    told = offload(At("sum", 0.0), decision)
+    assert told.facts["load_by"] == "working time"
+    assert "by working time, since CPU is only 66 %" in told.text
 
 
 @pytest.mark.parametrize("cpu", [None, 0.1, 0.3, float("nan")])
-def test_working_time_counts_where_cpu_is_unknown_or_less(cpu: float | None) -> None:
+def test_working_time_counts_where_cpu_is_unknown_or_does_not_explain_it(cpu: float | None) -> None:
     decision = observed(Offloader(), load=0.4, cpu=cpu)
     assert decision.load == pytest.approx(0.4)
     assert not decision.by_cpu

@@ -341,9 +341,11 @@ so far 0.0210 USD: hosts 0.0200, functions 0.0010
 
 def _basis(offloading: Offloading) -> str:
     """What loads and speeds in a decision come from."""
-    load = "working time"
+    load, cpu = "working time", f"{100 * (offloading.cpu or 0.0):.0f} %"
     if offloading.by_cpu:
-        load = f"CPU, measured at {100 * (offloading.cpu or 0.0):.0f} %"
+        load = f"CPU, measured at {cpu}"
+    elif offloading.cpu is not None:
+        load = f"working time, since CPU is only {cpu}"
     origin = "measured" if offloading.speed_measured else "assumed"
     return f"{load}; a function is as fast as {offloading.speed:.2f} hosts, {origin}"
 

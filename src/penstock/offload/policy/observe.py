@@ -20,6 +20,9 @@ _MEMORY_MS = 60_000.0
 """Time constant of averages of stable figures, in milliseconds."""
 _LEAST_CPU = 0.2
 """CPU load below which it says little: a process spends some on heartbeats, whatever its records cost."""
+_EXPLAINED = 0.8
+"""Share of the working time that CPU has to explain. A host that is busy all the time with less of it waits
+while it works. By CPU it would never be above the load at which burst workers come (80 %)."""
 _UNEVEN = 2.0
 """Ratio of two neighbouring intervals above which no parabola is fitted through both."""
 
@@ -45,19 +48,20 @@ class Observation:
 def load_of(vitals: Vitals, working: Floats) -> tuple[Floats, Flags]:
     """Load of each host for equation 2, and whether it is its measured CPU load.
 
-    CPU counts where it is the larger of the two: a process also spends it on the network and on memory. Where
-    hosts wait while they work, or share their cores with others, working time is the larger one.
+    Measured CPU counts, also what a process spends on the network and on memory. Working time counts where
+    CPU is not measured, is little, or does not explain the working time: where hosts wait for state or locks,
+    or for cores that others use, CPU is not what limits them.
 
     >>> from dataclasses import replace
     >>> from penstock.model import StepId
-    >>> vitals = Vitals.even(StepId("sum"), [1.0, 1.0, 1.0], hosts=3, service_rate=9.0)
-    >>> measured = replace(vitals, cpu=np.array([0.7, 0.1, np.nan]))
-    >>> [part.tolist() for part in load_of(measured, np.full(3, 0.5))]
-    [[0.7, 0.5, 0.5], [True, False, False]]
+    >>> vitals = Vitals.even(StepId("sum"), [1.0] * 4, hosts=4, service_rate=9.0)
+    >>> measured = replace(vitals, cpu=np.array([0.7, 0.45, 0.3, np.nan]))
+    >>> [part.tolist() for part in load_of(measured, np.full(4, 0.5))]
+    [[0.7, 0.45, 0.5, 0.5], [True, True, False, False]]
     """
     if vitals.cpu is None:
         return working, np.zeros(len(working), np.bool_)
-    by_cpu = vitals.cpu >= np.maximum(working, _LEAST_CPU)  # false for nan
+    by_cpu = vitals.cpu >= np.maximum(_EXPLAINED * working, _LEAST_CPU)  # false for nan
     return np.where(by_cpu, np.minimum(vitals.cpu, 1.0), working), by_cpu
 
 
