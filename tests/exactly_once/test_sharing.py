@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 
 from penstock.faults import HELP_POINTS, Fault, armed
+from penstock.host.machine import HostMachine
+from penstock.host.pieces import Piecework
+from penstock.operators.operator import Answer
 from penstock.state.table.table import ColumnTable
 from penstock.testing import Pace
 from tests.trials.cluster import PLAIN
@@ -90,6 +93,50 @@ def test_a_fault_while_hosts_help_each_other(
         flow.check()
 
 
+@pytest.mark.parametrize("name", FLOWS)
+def test_a_channel_that_has_begun_is_shared(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a lazy move, a channel first applies rows whose state is here. Hosts share the rest."""
+    whole, helped = HostMachine.close_pieces, Counter[bool]()
+
+    def watched(machine: HostMachine, work: Piecework) -> Answer:
+        begun = bool(machine.unapplied(work.header, work.kind, [])[1])
+        helped[begun] += work.helped_rows
+        return whole(machine, work)
+
+    monkeypatch.setattr(HostMachine, "close_pieces", watched)
+    with trial(name, str(tmp_path), **OPTIONS, migration="lazy(0)") as flow:
+        flow.epoch(everything(name))
+        for seed in range(6):
+            request = Request("move", 0, seed, ALL_SLOTS[seed % 2 :: 2])
+            flow.take(Turn(seed, rows=60, requests=(request,)))
+        assert helped[True]
+        flow.check()
+
+
+@pytest.mark.parametrize("how", ["break", "die"])
+@pytest.mark.parametrize("point", HELP_POINTS)
+def test_faults_when_a_channel_has_begun_and_while_its_rest_is_shared(
+    tmp_path: Path, point: str, how: How
+) -> None:
+    """What a channel has begun with is neither lost nor applied again, whether its task is tried again, or
+    its host dies, or a helper of the next attempt does."""
+    with trial("chain", str(tmp_path), **OPTIONS, migration="lazy(0)") as flow:
+        flow.epoch(everything("chain"))
+        firsts: tuple[How, ...] = ("break", "die", "break", "slow")
+        for seed, first in enumerate(firsts):
+            slots = ALL_SLOTS[seed % 2 :: 2]
+            requests = tuple(Request("move", step, seed, slots) for step in range(2))
+            mishaps = (
+                Mishap("host.began", first, 1 + seed // 2),
+                Mishap(point, "die" if point.startswith("driver.") else how, 1 + seed),
+            )
+            flow.take(Turn(seed, rows=60, requests=requests, mishaps=mishaps))
+        assert flow.fired["host.began"] > 1
+        flow.check()
+
+
 @pytest.mark.parametrize("point", POINTS)
 def test_a_fault_at_each_point_while_work_is_shared(tmp_path: Path, point: str) -> None:
     """Kills of owners, helpers, couriers and drivers, retried tasks, and runs that are given up."""
@@ -121,7 +168,7 @@ def test_a_channel_that_fails_in_the_middle_is_undone(
                 runs = flow.take(Turn(seed, rows=40, requests=requests))
             fired += bool(faults.fired)
             assert runs == 1, "the task's next attempt should do"
-        # A channel whose state is still fetched is not cut, so not every turn has such a hit.
+        # A channel may have only few pieces left when its state has come, so not every turn has such a hit.
         assert fired
         flow.check()
 

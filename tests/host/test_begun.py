@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import ChangedInputError
+from penstock.errors import ChangedInputError, ProtocolError
 from penstock.host.held_rows import taken
 from penstock.host.machine import HostMachine
 from penstock.host.parted import PartedOperator
+from penstock.host.pieces import Piecework, cut
 from penstock.host.residence import Need, NeedDue, NeedKeys
 from penstock.operators.operator import ROWS, Answer, EpochTime, OnError, Operator, StepPlan
 from penstock.operators.process.step import ProcessPlan
@@ -114,6 +116,87 @@ def test_a_failure_in_the_rest_leaves_the_rest_to_the_next_attempt(
     assert totals(answer.batches) == {here: (here + 1, 2), away: (away + 1, 2)}
 
 
+def into(pieces: int) -> Callable[[int], int]:
+    """Cut any number of rows into this many pieces."""
+    return lambda rows: pieces
+
+
+def test_rows_that_are_here_are_applied_in_pieces_by_any_attempt() -> None:
+    pair, host, here, away = moved_pair()
+    more = [k for k in KEYS if slot(k) in (2, 3) and k != here]
+    first, again = (header(1, 0, attempt, partitions=1) for attempt in (10, 11))
+    pairs = [(k, 1) for k in (here, away, *more, here)]
+    need = host.needs(first, ROWS, rows(*pairs))
+    assert isinstance(need, NeedKeys)
+    counts = [
+        host.apply_here(head, ROWS, rows(*pairs), into(100)) for head in (first, again, first)
+    ]
+    assert all(counts)
+    assert sum(counts) < len(pairs) - 1
+    pair.bring(host, need)
+    answer = host.close_channel(again, ROWS, rows(*pairs))
+    wanted = {k: (k + 1, 2) for k in (away, *more)} | {here: (here + 2, 3)}
+    assert totals(answer.batches) == wanted
+    assert host.close_channel(first, ROWS, rows(*pairs)) is answer
+
+
+def test_no_piece_of_an_older_run_is_applied() -> None:
+    """Between two pieces the lock is free: the run may be given up, and the next one begin."""
+    pair, host, here, away = moved_pair()
+    old = header(1, 0, 10, partitions=1)
+    begin(host, old, (here, 100), (away, 100))
+    for other in pair.hosts:
+        other.rollback(0, 0)
+    assert not host.apply_here(old, ROWS, rows((here, 100)))
+    new = header(1, 0, 12, run=1, partitions=1)
+    need = begin(host, new, (here, 1), (away, 1))
+    assert not host.apply_here(old, ROWS, rows((here, 100)))
+    pair.bring(host, need)
+    answer = host.close_channel(new, ROWS, [])
+    assert totals(answer.batches) == {here: (here + 1, 2), away: (away + 1, 2)}
+
+
+def in_pieces(host: HostMachine, head: ChannelHeader, channel: Channel, fails: bool) -> Answer:
+    """Close a channel in pieces. If it `fails`, they are undone first, after some or all were applied."""
+    for failure in (True, False) if fails else (False,):
+        kind, batches = host.unapplied(head, *channel)
+        host.begin_channel(head)
+        made = cut(host.operator, kind, batches, 1000)
+        host.divided(head, made)
+        work = Piecework(head, kind, deque(made), host.mark())
+        for piece in made[: -(-len(made) // 2)] if failure else made:
+            work.answers.append(host.operator.apply(kind, piece.batches))
+            work.rows += piece.rows
+        if failure:
+            host.undo(work.mark)
+    return host.close_pieces(work)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_rest_is_applied_in_pieces_and_undone_alone(fails: bool) -> None:
+    """The header of the attempt that began counts, and the answer has what was applied at first."""
+    pair, host, here, away = moved_pair()
+    other = next(k for k in KEYS if slot(k) == 1 and k != away)
+    pairs = ((here, 1), (away, 1), (other, 1), (away, 1))
+    first, again = (replace(header(1, 0, attempt, partitions=1), rows=4) for attempt in (10, 11))
+    pair.bring(host, begin(host, first, *pairs))
+    answer = in_pieces(host, again, (ROWS, rows(*pairs)), fails)
+    wanted = {here: (here + 1, 2), away: (away + 2, 3), other: (other + 1, 2)}
+    assert totals(answer.batches) == wanted
+    assert host.close_channel(first, ROWS, rows(*pairs)) is answer
+    with pytest.raises(ProtocolError, match="twice"):
+        host.close_channel(again, ROWS, rows(*pairs))
+    _, vitals = host.seal(1, 0, 1)
+    assert vitals.rows == 4
+
+
+def test_an_attempt_with_other_rows_is_refused_before_its_pieces() -> None:
+    pair, host, here, away = moved_pair()
+    pair.bring(host, begin(host, replace(header(1, 0, 10), rows=2), (here, 1), (away, 1)))
+    with pytest.raises(ChangedInputError, match="had 2 rows, and 3 when"):
+        host.begin_channel(replace(header(1, 0, 11), rows=3))
+
+
 def test_a_rollback_undoes_what_a_channel_has_begun() -> None:
     pair, host, here, away = moved_pair()
     begin(host, header(1, 0, 10), (here, 100), (away, 100))
@@ -200,7 +283,9 @@ class Moving:
         head = ChannelHeader(time.epoch, 0, "step", channel, channel, len(channels), time)
         while (need := new.needs(head, *channels[channel])) is not None:
             if not isinstance(need, NeedDue):
-                self.begun += new.apply_here(head, *channels[channel])
+                pieces = int(self.pick.integers(1, 5))
+                for _ in range(pieces):
+                    self.begun += new.apply_here(head, *channels[channel], into(pieces))
                 return need
             self.bring(new, need)
         return None
@@ -221,6 +306,9 @@ class Moving:
         while (lacks := new.needs(head, *channels[channel])) is not None:
             new.apply_here(head, *channels[channel])
             self.bring(new, lacks)
+        # Only portable steps: the others do not close channels in pieces.
+        if new.operator.portable and new is not self.old and self.pick.random() < 0.5:
+            return in_pieces(new, head, channels[channel], bool(self.pick.integers(0, 2)))
         return new.close_channel(head, *channels[channel])
 
 

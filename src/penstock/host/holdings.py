@@ -95,6 +95,11 @@ class Holdings:
             self.copies.begin()
         self.next_due = None
 
+    @property
+    def is_source(self) -> bool:
+        """Whether other hosts may fetch state from this one."""
+        return bool(len(self.residence.copies))
+
     def release(self) -> None:
         """Release the copies of slots that have left. They are dropped when the next version is final."""
         self.residence.forget_copies()

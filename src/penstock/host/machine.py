@@ -20,7 +20,8 @@ The channel has *begun* then: its rest is kept, and any attempt of its task that
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -29,7 +30,7 @@ import pyarrow as pa
 from penstock.errors import ChangedInputError, ProtocolError, StaleRunError
 from penstock.host.held_rows import taken
 from penstock.host.holdings import Holdings
-from penstock.host.pieces import Piecework
+from penstock.host.pieces import Piece, Piecework, cut
 from penstock.host.residence import Need, NeedSlots
 from penstock.host.vitals import HostVitals
 from penstock.operators.operator import ROWS, Answer, EpochTime, Operator
@@ -61,10 +62,17 @@ class _Begun:
     kind: str
     rest: list[pa.RecordBatch]
     """Records that wait for state. All records of a key are applied together, in order."""
+    ready: deque[Piece] = field(default_factory=deque)
+    """Records whose state is here, and which were not applied yet."""
     answers: list[Answer] = field(default_factory=list)
     rows: int = 0
     """Number of records that were applied."""
     busy_s: float = 0.0
+
+    @property
+    def left(self) -> list[pa.RecordBatch]:
+        """All records that were not applied yet."""
+        return [*(batch for piece in self.ready for batch in piece.batches), *self.rest]
 
 
 @dataclass
@@ -133,8 +141,7 @@ class HostMachine(Holdings):
             self._open(header)
         elif header.partition in self._run.kept:
             return None
-        elif (begun := self._run.begun.get(header.partition)) is not None:
-            kind, batches = begun.kind, begun.rest
+        kind, batches = self.unapplied(header, kind, batches)
         missing = self.missing(self.operator.keys(kind, batches))
         if missing is None:
             return None
@@ -142,33 +149,65 @@ class HostMachine(Holdings):
         whole = np.unique(slots[residence.whole[slots]])
         return NeedSlots(tuple(whole.tolist())) if len(whole) else self.need_keys(missing)
 
-    def apply_here(self, header: ChannelHeader, kind: str, batches: list[pa.RecordBatch]) -> bool:
-        """Apply those records of a channel whose state is here, and return whether there were any.
+    def apply_here(
+        self,
+        header: ChannelHeader,
+        kind: str,
+        batches: list[pa.RecordBatch],
+        pieces: Callable[[int], int] = lambda rows: 1,
+    ) -> int:
+        """Apply a piece of those records of a channel whose state is here; return its number of records.
 
-        Called after `needs` has returned a need, while the rest is fetched. `close_channel` applies the rest
-        and returns the answer of both. An ordered step waits for all: its records keep their order.
+        Called after `needs` has returned a need, while the rest is fetched. `pieces` tells into how many
+        pieces to cut a number of records. `close_channel` applies the rest and returns the answer of all. An
+        ordered step waits for all: its records keep their order.
         """
         run = self._run
-        if run is None or self.operator.ordered or header.partition in run.kept:
-            return False
+        if run is None or not self.is_open(header.epoch, header.run):
+            return 0
+        if self.operator.ordered or header.partition in run.kept:
+            return 0
         begun = run.begun.get(header.partition) or _Begun(header, kind, batches)
         began = self._clock()
-        keys = self.operator.keys(begun.kind, begun.rest)
-        waits = [self.lacks(of) for of in keys]
-        if all(of.all() for of in waits):
-            return False
-        cut = list(zip(begun.rest, waits, strict=True))
-        here = [taken(batch, np.flatnonzero(~of)) for batch, of in cut if not of.all()]
-        begun.answers.append(self.operator.apply(begun.kind, here))
-        begun.rest = [taken(batch, np.flatnonzero(of)) for batch, of in cut if of.any()]
-        begun.rows += sum(batch.num_rows for batch in here)
+        if not begun.ready:
+            self._sort_out(begun, pieces)
+        if not begun.ready:
+            return 0
+        piece = begun.ready[0]
+        begun.answers.append(self.operator.apply(begun.kind, piece.batches))
+        begun.ready.popleft()
+        begun.rows += piece.rows
         begun.busy_s += self._clock() - began
         run.begun |= dict.fromkeys(begun.header.closes, begun)
-        return True
+        return piece.rows
 
-    def is_begun(self, header: ChannelHeader) -> bool:
-        """Return whether some records of a channel are applied, and the rest waits for state."""
-        return self._run is not None and header.partition in self._run.begun
+    def _sort_out(self, begun: _Begun, pieces: Callable[[int], int]) -> None:
+        """Find the records whose state is here. They stay ready: state leaves again only with the run, or
+        when another channel is undone to a mark that was set after this."""
+        keys = self.operator.keys(begun.kind, begun.rest)
+        waits = [self.lacks(of) for of in keys]
+        parts = list(zip(begun.rest, waits, strict=True))
+        here = [taken(batch, np.flatnonzero(~of)) for batch, of in parts if not of.all()]
+        rows = sum(batch.num_rows for batch in here)
+        if not rows:
+            return
+        count = pieces(rows)
+        made = cut(self.operator, begun.kind, here, count) if count > 1 else [Piece(here)]
+        begun.ready.extend(made)
+        begun.rest = [taken(batch, np.flatnonzero(of)) for batch, of in parts if of.any()]
+
+    def unapplied(
+        self, header: ChannelHeader, kind: str, batches: list[pa.RecordBatch]
+    ) -> tuple[str, list[pa.RecordBatch]]:
+        """Return the kind and the records with which to close a channel: if it has begun, those kept here."""
+        begun = None if self._run is None else self._run.begun.get(header.partition)
+        return (kind, batches) if begun is None else (begun.kind, begun.left)
+
+    def divided(self, header: ChannelHeader, pieces: Iterable[Piece]) -> None:
+        """Note that all unapplied records of a channel are in these pieces. If it has begun, its rest is kept
+        as them, and so is in memory only once. Their state must be here."""
+        if self._run is not None and (begun := self._run.begun.get(header.partition)) is not None:
+            begun.ready, begun.rest = deque(pieces), []
 
     def spent(self, seconds: float) -> None:
         """Add seconds spent on channels outside of `close_channel`: reading, answering."""
@@ -219,20 +258,31 @@ class HostMachine(Holdings):
     def _finish_channel(self, header: ChannelHeader, begun: _Begun) -> Answer:
         """Apply the rest of a channel that has begun. If that fails, the next attempt tries again."""
         assert self._run is not None
-        first = begun.header
-        _must_have_as_many(header, first.rows)
-        began = self._clock()
-        rest = self.operator.apply(begun.kind, begun.rest)
-        answer = Answer.joined([self.fired(first), *begun.answers, rest])
+        began, left = self._clock(), begun.left
+        rest = self.operator.apply(begun.kind, left)
+        rows = sum(batch.num_rows for batch in left)
+        return self._close_begun(header, begun, [rest], rows, self._clock() - began)
+
+    def _close_begun(
+        self,
+        header: ChannelHeader,
+        begun: _Begun,
+        rest: list[Answer],
+        rows: int,
+        busy_s: float,
+    ) -> Answer:
+        """Close a channel that has begun, with the answers of its rest."""
+        assert self._run is not None
+        first, began = begun.header, self._clock()
+        answer = Answer.joined([self.fired(first), *begun.answers, *rest])
         if self.ends_epoch(first):
             answer = Answer.joined([answer, self.close_epoch()])
-        rows = begun.rows + sum(batch.num_rows for batch in begun.rest)
         # The second channel of a task closes the first, which is yet to come from the same attempt.
         attempt = header.attempt if header.partition == first.partition else _NO_ATTEMPT
-        busy_s = begun.busy_s + self._clock() - began
-        self.keep(replace(first, attempt=attempt), answer, rows, busy_s)
+        busy_s += begun.busy_s + self._clock() - began
+        self.keep(replace(first, attempt=attempt), answer, begun.rows + rows, busy_s)
         for channel in first.closes:
-            del self._run.begun[channel]
+            self._run.begun.pop(channel, None)
         return self._run.kept[header.partition].answer
 
     def _by_arrival(
@@ -248,11 +298,10 @@ class HostMachine(Holdings):
 
     def close_pieces(self, work: Piecework) -> Answer:
         """Close a channel whose pieces are all applied, and return its answer."""
+        assert self._run is not None
         header = work.header
-        answer = Answer.joined([self.fired(header), *work.answers])
-        if self.ends_epoch(header):
-            answer = Answer.joined([answer, self.close_epoch()])
-        self.keep(header, answer, work.rows, work.busy_s)
+        begun = self._run.begun.get(header.partition) or _Begun(header, work.kind, [])
+        answer = self._close_begun(header, begun, work.answers, work.rows, work.busy_s)
         self.helped(work.helped_rows)
         return answer
 
@@ -285,6 +334,8 @@ class HostMachine(Holdings):
                 )
             _must_have_as_many(header, kept.rows)
             return kept.answer
+        if (begun := run.begun.get(header.partition)) is not None:
+            _must_have_as_many(header, begun.header.rows)
         if self._sealed or not 0 <= header.partition < run.partitions:
             raise StaleRunError(
                 f"epoch {header.epoch} has no open channel for partition {header.partition}"

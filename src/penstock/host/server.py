@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import pyarrow as pa
@@ -62,6 +62,13 @@ _PATIENCE_S = 5.0
 """Seconds that an ending host waits for its streams."""
 _TURN_S, _LOOK_S = 10.0, 0.25
 """Seconds that a channel waits for a lower one whose task is not under way, and between two looks for it."""
+
+
+class _Applied(NamedTuple):
+    """Some rows of a channel that were applied."""
+
+    rows: int
+    took_s: float
 
 
 class HostServer(TokenServer):
@@ -333,7 +340,7 @@ class HostServer(TokenServer):
         machine = self._chain or self.machine
         if header.chained and machine is self.machine:
             raise ProtocolError(f"host {self._host} serves one step only, not a chain of steps")
-        took_s = 0.0
+        records = sum(batch.num_rows for batch in staged)
         while True:
             with self._lock, self._refusing_unfit(kind):
                 self._await_turn(header)
@@ -344,7 +351,7 @@ class HostServer(TokenServer):
                 began = time.perf_counter()
                 if need is None and work is None:
                     answer = machine.close_channel(header, kind, staged, places)
-                    took_s += time.perf_counter() - began
+                    took_s = time.perf_counter() - began
                     laps.lap("apply")
                     for server in (self, *self._followers):
                         server.seal_if_complete(header)
@@ -353,24 +360,36 @@ class HostServer(TokenServer):
                     break
                 if need is not None:
                     fetched = self._fetcher.begin(need)
-                    began_here = self.machine.apply_here(header, kind, staged)
-                    took_s += time.perf_counter() - began
+                    here = self._apply_here(header, kind, staged)
             if work is not None:
                 staged.clear()
                 with self._refusing_unfit(kind):
                     answer = self._sharing.apply(work, lambda: self.seal_if_complete(header))
                 laps.lap("apply")
                 return answer
-            if began_here:
+            while here.rows:
+                records -= here.rows
+                self._sharing.worked(header.where, here.rows, here.took_s)
                 point("host.began", **where)
+                if fetched.done():
+                    break  # the rest can be shared now
+                self._sharing.let_others_in()
+                with self._lock, self._refusing_unfit(kind):
+                    self._sharing.await_turn(header)
+                    here = self._apply_here(header, kind, staged)
+            laps.lap("apply")
             fetched.result()
-        records = sum(batch.num_rows for batch in staged)
-        facts = {"records": records, "took_s": took_s, "until": self._ended}
-        slowed_s = point("host.work", **where, **facts)
-        if slowed_s:
-            self._spent(slowed_s)
-        self._sharing.note(records, took_s + slowed_s)
+        self._sharing.worked(header.where, max(0, records), took_s)
         return answer
+
+    def _apply_here(
+        self, header: ChannelHeader, kind: str, staged: list[pa.RecordBatch]
+    ) -> _Applied:
+        """Apply a piece of a channel's rows whose state is here. The caller holds the lock, which is free
+        between two pieces: other hosts fetch state from this one meanwhile."""
+        began = time.perf_counter()
+        rows = self.machine.apply_here(header, kind, staged, self._sharing.pieces_of)
+        return _Applied(rows, time.perf_counter() - began)
 
     def _await_turn(self, header: ChannelHeader) -> None:
         """Wait until the channels of all lower tasks are applied, if channels are applied in turn. The caller

@@ -48,7 +48,8 @@ _ROW_S = 500e-6
 _MEMORY = 0.7
 """Weight of earlier channels and pieces in the average time of a row, each time that one is added."""
 _ALONE = 5
-"""Number of pieces from which on a channel is cut although there is no helper yet: one may come."""
+"""Number of pieces from which on a channel is cut although there is no helper yet: one may come. Fewer are
+enough if other hosts may fetch state from this one, since they wait for the lock."""
 _AT_ONCE = 2
 """Number of pieces that a helper has at a time, so that it need not wait for the next one."""
 _COURTESY_S = 0.05
@@ -117,15 +118,19 @@ class Sharing:
     def begin(
         self, header: ChannelHeader, kind: str, staged: list[pa.RecordBatch]
     ) -> Piecework | None:
-        """Begin to apply a channel in pieces; None if it is not worth it. Its state must be complete."""
-        operator, records = self._machine.operator, sum(batch.num_rows for batch in staged)
-        pieces = self._pieces(header, records)
+        """Begin to apply a channel in pieces, or the rest of one that has begun; None if it is not worth it.
+        Its state must be complete."""
+        operator = self._machine.operator
+        kind, batches = self._machine.unapplied(header, kind, staged)
+        pieces = self._pieces(header, sum(batch.num_rows for batch in batches))
         if pieces < 2 or not operator.portable or operator.ordered:
             return None
-        if self._machine.is_kept(header) or self._machine.is_begun(header):
+        if self._machine.is_kept(header):
             return None
         self._machine.begin_channel(header)
-        waiting = deque(cut(operator, kind, staged, pieces))
+        waiting = deque(cut(operator, kind, batches, pieces))
+        self._machine.divided(header, waiting)
+        # What the channel has begun with stays before the mark: only its rest is undone.
         work = self._work = Piecework(header, kind, waiting, self._machine.mark())
         for location in self._helpers_in(work.run):
             self._begin_help(location, work)
@@ -133,14 +138,18 @@ class Sharing:
 
     def _pieces(self, header: ChannelHeader, records: int) -> int:
         """Number of pieces into which to cut a channel; 1: it is applied at once."""
+        pieces = self.pieces_of(records)
+        alone = self._piece_ms and not self._helpers_in((header.epoch, header.run))
+        return 1 if alone and pieces < _ALONE and not self._machine.is_source else pieces
+
+    def pieces_of(self, records: int) -> int:
+        """Number of pieces that this many records make."""
         if self._piece_ms is None:
             return 1
         most = min(records, MOST)
         if self._piece_ms == 0:
             return most
-        pieces = int(records * self._row_ms / self._piece_ms)
-        alone = not self._helpers_in((header.epoch, header.run))
-        return 1 if alone and pieces < _ALONE else min(most, pieces)
+        return min(most, int(records * self._row_ms / self._piece_ms))
 
     @property
     def _row_ms(self) -> float:
@@ -187,7 +196,7 @@ class Sharing:
         """Apply all pieces, and close the channel. `done` is called under the lock."""
         try:
             while True:
-                self._let_others_in()
+                self.let_others_in()
                 with self._lock:
                     self._must_be_current(work)
                     piece = self._next(work)
@@ -201,7 +210,7 @@ class Sharing:
                         self._lock.wait(_LOOK_S)
                         continue
                     took_s = self._apply(work, piece)
-                self._work_point(work.header.where, piece.rows, took_s)
+                self.worked(work.header.where, piece.rows, took_s)
         except BaseException:
             with self._lock:
                 if self._current(work):
@@ -211,7 +220,7 @@ class Sharing:
                 self._lock.notify_all()
             raise
 
-    def _let_others_in(self) -> None:
+    def let_others_in(self) -> None:
         """Let other threads have the lock, which the next piece would take at once again."""
         until_s = time.monotonic() + _COURTESY_S
         time.sleep(_COURTESY_S / 100)
@@ -248,7 +257,8 @@ class Sharing:
         work.busy_s += took_s
         return took_s
 
-    def _work_point(self, where: dict[str, Any], records: int, took_s: float) -> None:
+    def worked(self, where: dict[str, Any], records: int, took_s: float) -> None:
+        """Note that this host has applied some records. The caller does not hold the lock."""
         facts = {"records": records, "took_s": took_s, "until": self._ended}
         slowed_s = point("host.work", **{**where, **self._where}, **facts)
         with self._lock:
