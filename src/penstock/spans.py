@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
-MOST = 200
+MOST = 100
 """Most spans of one `Laps`. Later ones are added up by name."""
+TRACED = 100
+"""Newest epochs whose spans the driver keeps. Spark keeps as many triggers; older ones have no account."""
 
 
 def now_ms() -> float:
@@ -20,9 +22,12 @@ def now_ms() -> float:
     return time.time() * 1000
 
 
-@dataclass(frozen=True)
-class Span:
-    """Some work of one process in one epoch."""
+class Span(NamedTuple):
+    """Some work of one process in one epoch.
+
+    A tuple, unlike other messages: it is made sooner, and written as a short list. All processes of a query
+    have one release.
+    """
 
     epoch: int
     where: str
@@ -87,7 +92,5 @@ class Laps:
             laps.append((name, at_ms, took_ms))
             at_ms += took_ms
         self._laps, self._rest, self._rest_ms = [], {}, 0.0
-        return tuple(
-            Span(self._epoch, self._where, name, round(start, 3), round(took, 3), self._channel)
-            for name, start, took in laps
-        )
+        epoch, where, channel = self._epoch, self._where, self._channel
+        return tuple(Span(epoch, where, name, start, took, channel) for name, start, took in laps)

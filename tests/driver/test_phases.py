@@ -66,7 +66,8 @@ def test_the_path_follows_the_last_courier_and_the_last_host_that_answered_it() 
         "host delta": 1.0,
         "host answer": 2.0,
         "courier output": 1.0,
-        "Python to JVM": 6.0 + 3.0,
+        "Python to JVM": 6.0,
+        "sink": 3.0,
         "job end": 6.0,
         "seal": 4.0,
         "manifest": 2.0,
@@ -75,6 +76,41 @@ def test_the_path_follows_the_last_courier_and_the_last_host_that_answered_it() 
         "commit log": 8.0,
         "between": 2.0,
     }
+
+
+def test_the_jobs_of_a_sink_are_its_own_phase() -> None:
+    """A sink that keeps the output writes it in a second job. Tasks come in any order."""
+    second = Span(7, "spark", "task", 67.5, 4.0, 1)
+    phases = summed(path_of(EVERY, SparkTrigger(7, 0.0, TOOK, [second, *TASKS]), next_ms=97.0))
+    assert (phases["JVM to Python"], phases["sink"], phases["job end"]) == (5.0, 7.5, 1.5)
+
+
+def test_without_sparks_tasks_the_end_of_the_job_is_the_sinks() -> None:
+    """So `query.progress` has the phase too."""
+    phases = summed(path_of(EVERY, SparkTrigger(7, 0.0, TOOK), next_ms=97.0))
+    assert (phases["Python to JVM"], phases["sink"]) == (6.0, 9.0)
+    assert "job end" not in phases
+
+
+@pytest.mark.parametrize(
+    ("deltas", "written", "seal"),
+    [
+        ([(60.0, 12.0)], None, 4.0),  # while the sink worked
+        ([(60.0, 15.0), (60.0, 5.0)], 2.0, 2.0),
+        ([(74.0, 2.0)], 2.0, 2.0),
+        ([(60.0, 99.0)], 4.0, None),
+    ],
+)
+def test_a_delta_counts_as_far_as_the_driver_waits_for_it(
+    deltas: list[tuple[float, float]], written: float | None, seal: float | None
+) -> None:
+    late = [
+        Span(7, f"host sum/{n}", "write delta", start, took)
+        for n, (start, took) in enumerate(deltas)
+    ]
+    phases = summed(path_of([*EVERY, *late], SparkTrigger(7, 0.0, TOOK, TASKS), next_ms=97.0))
+    assert (phases.get("host write delta"), phases.get("seal")) == (written, seal)
+    assert sum(phases.values()) == pytest.approx(97.0)
 
 
 @pytest.mark.parametrize("spans", [EVERY, DRIVER, [*DRIVER, *LAST], [*LAST, *FAR], []])
@@ -128,7 +164,8 @@ def test_all_processes_of_an_epoch_write_down_spans(tmp_path: Path) -> None:
     trigger = SparkTrigger(first.epoch, begun, {"triggerExecution": 100_000.0})
     phases = summed(path_of(spans, trigger))
     assert sum(phases.values()) == pytest.approx(100_000.0)
-    assert {"courier read", "host apply", "wire", "seal", "manifest"} <= set(phases)
+    assert {"courier read", "host apply", "wire", "sink", "manifest"} <= set(phases)
+    assert {"seal", "host write delta"} & set(phases)
 
 
 def test_a_trace_opens_in_perfetto() -> None:

@@ -32,13 +32,14 @@ PHASES = {
     "host delta": "the host takes its changes for the delta",
     "host answer": "the host writes the answer to the channel",
     "courier output": "the courier makes its output",
-    "Python to JVM": "the JVM takes the output, and the task ends",
-    "job end": "from the end of the task until the sink's write has returned to the driver",
-    "seal": "the driver waits until hosts have written their deltas",
+    "Python to JVM": "the JVM takes the output",
+    "sink": "Spark's sink, until its tasks have ended; all of the batch in a query without couriers",
+    "job end": "from the end of the tasks until the sink's write has returned to the driver",
+    "host write delta": "the host that is last writes its delta, after the sink has the output",
+    "seal": "the driver asks hosts whether they have written their deltas",
     "manifest": "the driver writes the manifest",
     "failed run": "runs of the epoch that had to be repeated",
     "after": "the driver's upkeep, control and progress",
-    "sink": "Spark's own sink, in a query without couriers",
     "return": "from the end of the callback until Spark begins its next log write",
     "commit log": "Spark writes the log of commits",
     "between": "from the end of the trigger to the start of the next: Spark's own, or waiting for it",
@@ -126,6 +127,8 @@ def path_of(
     for span in driver:
         if span.name == "write":
             _follow(path, mine, trigger.tasks, span)
+        elif span.name == "seal":
+            _seal(path, mine, span)
         else:
             path.to(span.name, span.end_ms)
     path.to("return", trigger.ended_ms - durations.get("commitOffsets", 0.0))
@@ -144,7 +147,8 @@ def _follow(path: _Path, spans: Sequence[Span], tasks: Sequence[Span], write: Sp
     if couriers:
         last = max(couriers, key=lambda where: couriers[where][-1].end_ms)
         number = int(last.rpartition(" ")[2])
-        task = next((t for t in tasks if t.channel == number and t.end_ms >= write.start_ms), None)
+        ran = sorted((t for t in tasks if t.end_ms >= write.start_ms), key=lambda t: t.start_ms)
+        task = next((t for t in ran if t.channel == number), None)
         hosts = [s for s in inside if s.where.startswith("host") and s.channel == number]
         began_ms = couriers[last][0].start_ms
         # Spark's times are whole milliseconds.
@@ -154,8 +158,20 @@ def _follow(path: _Path, spans: Sequence[Span], tasks: Sequence[Span], write: Sp
             if span.name == "answer":
                 _ask(path, hosts, span)
             path.to(_COURIER.get(span.name, f"courier {span.name}"), span.end_ms)
-        path.to("Python to JVM", path.now_ms if task is None else task.end_ms)
+        # A sink may run more jobs. Without Spark's tasks, the end of the job is the sink's too.
+        path.to("sink", min(max((t.end_ms for t in ran), default=write.end_ms), write.end_ms))
     path.to("job end", write.end_ms)
+
+
+def _seal(path: _Path, spans: Iterable[Span], seal: Span) -> None:
+    """Follow the driver's wait for hosts through the one that wrote its delta last. Most deltas are written
+    while the sink still works, which takes nothing of the trigger."""
+    writes = [s for s in spans if s.name == "write delta" and s.where.startswith("host")]
+    last = max(writes, key=lambda span: span.end_ms, default=None)
+    if last is not None and last.end_ms > seal.start_ms:
+        path.to("seal", min(last.start_ms, seal.end_ms))
+        path.to("host write delta", min(last.end_ms, seal.end_ms))
+    path.to("seal", seal.end_ms)
 
 
 def _ask(path: _Path, hosts: Iterable[Span], answer: Span) -> None:
