@@ -2,7 +2,8 @@
 
 Each start is a process of its own: import, session, `start()`, first epoch. The sides take turns. A keyed
 sum on Penstock, with two hosts, is compared with Spark's own aggregation, and a flow without state with the
-same rows written by Spark alone. All sides have the same session settings, source and sink (`noop`).
+same rows written by Spark alone. All sides have the same source and sink (`noop`), and the same settings of
+triggers. Only Penstock's sessions start Python workers ahead.
 """
 
 from __future__ import annotations
