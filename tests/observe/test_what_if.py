@@ -11,7 +11,7 @@ from penstock.control.journal import entries
 from penstock.control.journal.entry import At
 from penstock.control.treat.decision import Treatment
 from penstock.errors import SettingError
-from penstock.model import SLA, HostId
+from penstock.model import SLA, HostId, LatencyBound
 from penstock.observe.moment import Moment, StepMoment
 from penstock.observe.recorded_load import RecordedLoad
 from penstock.observe.recording import KeptRecording
@@ -229,3 +229,58 @@ def test_a_recording_with_hot_keys_and_missing_seconds_can_be_simulated() -> Non
 def test_a_window_shorter_than_a_time_slot_can_be_judged() -> None:
     recorded = changed(loaded(BURST), sla=SLA(100, 60))
     assert what_if(recorded, policy="static(8)").what_if.success is not None
+
+
+def test_a_bound_on_the_99th_percentile_is_replayed_as_one() -> None:
+    live = loaded(BURST, recording(60, sla=SLA(300, 1_000, p99=True)))
+    result = what_if(live, policy="static(2)")
+    version = result.what_if
+    assert [bound.p99 for bound in version.bounds] == [True]
+    pairs = [
+        (mean, p99)
+        for mean, p99 in zip(version.latency_by_second, version.p99_by_second, strict=True)
+        if mean is not None and p99 is not None
+    ]
+    between = (max(m for m, _ in pairs[:15]) + min(p for _, p in pairs[:15])) / 2
+    assert max(m for m, _ in pairs[:15]) < between < min(p for _, p in pairs[:15])
+    strict, lax = (
+        what_if(
+            replace(recorded, kept=recorded.kept[:15]), policy="static(2)", latency=between / 1000
+        )
+        for recorded in (live, changed(live, sla=SLA(300, 1_000)))
+    )
+    assert (strict.what_if.success, lax.what_if.success) == (0.0, 1.0)
+    assert any("simulated p99" in sentence for sentence in strict.assumed)
+    assert not any("p99" in sentence for sentence in lax.assumed)
+
+
+def test_every_bound_is_judged_by_its_own_figure() -> None:
+    more = (LatencyBound(9_000, 1_000, p99=True), LatencyBound(1, 1_000, step="clicks"))
+    result = what_if(loaded([100] * 20, recording(20, sla=SLA(1_000, 1_000, more=more))))
+    assert result.as_it_was is not None
+    for version in (result.recorded, result.as_it_was, result.what_if):
+        assert [(b.p99, b.step, b.latency_ms) for b in version.bounds] == [
+            (False, None, 1_000),
+            (True, None, 9_000),
+            (False, "clicks", 1),
+        ]
+        assert [bound.success for bound in version.bounds] == [1.0, 1.0, 0.0]
+
+
+def test_a_changed_latency_is_that_of_the_first_bound() -> None:
+    more = (LatencyBound(9_000, 1_000, p99=True),)
+    recorded = loaded([100] * 10, recording(10, sla=SLA(1_000, 1_000, more=more)))
+    changed_ones = what_if(recorded, latency="3s").what_if.bounds
+    assert [bound.latency_ms for bound in changed_ones] == [3_000, 9_000]
+
+
+def test_the_99th_percentile_of_a_later_step_is_said_to_be_an_estimate() -> None:
+    more = (LatencyBound(1, 1_000, p99=True, step="top"),)
+    recorded = loaded([200] * 20, recording(20, sla=SLA(9_000, 1_000, more=more)))
+    second = [
+        replace(m, steps=(*m.steps, replace(m.steps[0], step="top", rates=(20,) * 8)))
+        for m in recorded.kept
+    ]
+    result = what_if(replace(recorded, kept=second), policy="static(2)")
+    assert [bound.step for bound in result.what_if.bounds] == [None, "top"]
+    assert "the p99 of a later step alone is 2.0 times its average" in result.assumed

@@ -157,7 +157,9 @@ class Moment:
     @property
     def all_bounds(self) -> tuple[BoundMoment, ...]:
         """All bounds of the SLA that the recording knows of."""
-        if self.bounds or self.sla is None:
+        if self.sla is None:
+            return ()
+        if self.bounds:
             return self.bounds
         first = self.sla.bounds[0]
         return (judged(first, reached(first, self.latency), self.windows, self.kept),)

@@ -13,7 +13,7 @@ from penstock.control.policies.parse import parse
 from penstock.control.policies.static import Static
 from penstock.control.treat.decision import Bounds
 from penstock.errors import FlowError, SettingError
-from penstock.model import SLA, StepId, milliseconds
+from penstock.model import SLA, LatencyBound, StepId, milliseconds
 from penstock.observe.moment import Moment, StepMoment
 from penstock.observe.recording import Recording
 from penstock.sim.outcome import Outcome
@@ -32,6 +32,7 @@ _MOST_EPOCHS = 10_000
 _MOST_LOOKS = 7_200
 """Decisions of a simulated live flow at most. A live flow decides every 100 ms, but an hour of that would
 take half a minute to simulate."""
+_USUAL_TAIL = 2.0
 _TIME_SLOTS_MS = (50, 100, 200, 250, 500, 1000)
 
 
@@ -70,7 +71,9 @@ class RecordedStep:
         limits = {"margin": parse(policy)[1], "at_most": None} | changes
         for name, value in limits.items():
             limits[name] = getattr(self.last, name) if value is None else value
-        wanted = Bounds(sla, **{name: v for name, v in limits.items() if v is not None})
+        wanted = Bounds(
+            sla, step=self.name, **{name: v for name, v in limits.items() if v is not None}
+        )
         return replace(wanted, at_least=min(self.last.at_least or 1, wanted.at_most))
 
     def hosts_at_start(self, policy: str, bounds: Bounds) -> int:
@@ -155,15 +158,16 @@ class RecordedLoad:
         return [self.policy] * len(self.steps)
 
     def sla(self, latency: str | float | None, window: str | float | None) -> SLA | None:
-        """The newest recorded SLA with these changes; None if there is none."""
+        """The newest recorded SLA with these changes of its first bound; None if there is none."""
         recorded = next((m.sla for m in reversed(self.moments) if m.sla is not None), None)
         if recorded is None and latency is None:
             return None
         try:
             bound = SLA(1000, 1000) if recorded is None else recorded
-            return SLA(
-                bound.latency_ms if latency is None else milliseconds(latency),
-                bound.window_ms if window is None else milliseconds(window),
+            return replace(
+                bound,
+                latency_ms=bound.latency_ms if latency is None else milliseconds(latency),
+                window_ms=bound.window_ms if window is None else milliseconds(window),
             )
         except FlowError as wrong:
             raise SettingError(wrong.message, hint=wrong.hint) from wrong
@@ -200,6 +204,17 @@ class RecordedLoad:
             (ms for ms in _TIME_SLOTS_MS if ms <= min(fits[0], sla.window_ms)), default=50
         )
         return Trace.of_rates(np.repeat(rates, 1000 // delta_ms, axis=0), float(delta_ms))
+
+    def _bounds(self) -> tuple[LatencyBound, ...]:
+        """All bounds of the newest recorded SLA."""
+        sla = self.sla(None, None)
+        return () if sla is None else sla.bounds
+
+    @property
+    def tail(self) -> float:
+        """The recorded 99th percentile of latency, as a multiple of the average."""
+        known = [m.latency for m in self.moments if m.latency is not None and m.latency.mean_ms > 0]
+        return median(one.p99_ms / one.mean_ms for one in known) if known else _USUAL_TAIL
 
     @property
     def plane(self) -> Plane:
@@ -240,6 +255,14 @@ class RecordedLoad:
             sentences.append(
                 f"steps follow each other: {names}; the load of {first.name} is recorded"
             )
+        if any(bound.p99 for bound in self._bounds()):
+            sentences.append(
+                "success counts the simulated p99; to decide, control reckons with its usual distance from "
+                "the average, not with the recorded one"
+            )
+        later = {step.name for step in self.steps[1:]}
+        if any(bound.p99 and bound.step in later for bound in self._bounds()):
+            sentences.append(f"the p99 of a later step alone is {self.tail:.1f} times its average")
         if any(moment.functions for moment in self.moments):
             sentences.append("functions carried a part of the load; the simulation has hosts only")
         return tuple(sentences)
