@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from penstock.live.sources.rate import RateSource
 from penstock.state.store.store import Store
+from penstock_bench.live.load import LedSource
 
 _SHOWN = 3
 """Most wrong auctions that a message shows."""
@@ -82,11 +83,10 @@ def bids_read(store: Store) -> BidsRead:
     return BidsRead(tuple(numbers), min(starts, default=0))
 
 
-def waiting_ms(source: RateSource, read: BidsRead, begun_ms: float, at_ms: float) -> float:
-    """How long the oldest bid that a flow has not read had waited at a time, in milliseconds. Times are in
-    milliseconds since 1970; the bids began to arrive at `begun_ms`."""
+def waiting_ms(source: LedSource, read: BidsRead, at_ms: float) -> float:
+    """How long the oldest bid that a flow has not read had waited at a time, in milliseconds since 1970."""
     unread = np.array([numbers.stop for numbers in read.numbers] or [0], np.int64)
-    arrival_ms = begun_ms + float(source.arrivals.arrival_us(unread).min()) / 1000
+    arrival_ms = source.begun_ms + float(source.arrivals.arrival_us(unread).min()) / 1000
     return max(0.0, at_ms - arrival_ms)
 
 

@@ -26,8 +26,8 @@ from penstock_bench.demo.phases import Phase
 from penstock_bench.demo.verdict import Judged
 
 _WIDTH = 92
-_SILENT_MS = 1_500.0
-"""Milliseconds without a bid done after which that is shown. Normally some are done every half second."""
+_WAITING_MS = 1_500.0
+"""Milliseconds without output after which that is shown. Normally there is some every half second."""
 
 
 @dataclass(frozen=True)
@@ -46,19 +46,19 @@ class Scene:
     """The seconds since the end of the warm-up."""
     url: str | None = None
     """Address of the dashboard."""
-    silent_ms: float = 0.0
-    """Time since bids were last done."""
+    waiting_ms: float = 0.0
+    """How long bids have waited without any output."""
 
     @property
     def stalled(self) -> bool:
-        """Whether no bid was done for so long that the figures of the last ones tell nothing."""
-        return self.silent_ms >= _SILENT_MS
+        """Whether there was no output for so long that the figures of the last bids tell nothing."""
+        return self.waiting_ms >= _WAITING_MS
 
     @property
     def verdict(self) -> str:
         """How the SLA was kept so far, in words."""
-        if self.silent_ms > self.sla.latency_ms:
-            return f"missed now: bids wait for longer than the bound ({_kept(self.judged)})"
+        if self.waiting_ms > self.sla.latency_ms:
+            return f"{_kept(self.judged)}; bids wait too long now"
         return _kept(self.judged)
 
     @property
@@ -82,7 +82,7 @@ def line(scene: Scene) -> str:
     latency = newest.latency
     if scene.stalled:
         return head + (
-            f"no bid done for {scene.silent_ms / 1000:.1f} s, the bound is {scene.sla.latency_ms:,} ms; "
+            f"bids wait for {scene.waiting_ms / 1000:.1f} s, the bound is {scene.sla.latency_ms:,} ms; "
             f"{counted(scene.moments[-1].backlog, 'bid')} waiting, {counted(len(scene.hosts), 'host')}; SLA "
             f"{scene.verdict}"
         )
@@ -115,7 +115,7 @@ def draw(scene: Scene, width: int) -> RenderableType:
 def _figures(scene: Scene) -> RenderableType:
     newest, sla = scene.newest, scene.sla
     assert newest is not None and newest.latency is not None
-    average_ms = scene.silent_ms if scene.stalled else newest.latency.mean_ms
+    average_ms = scene.waiting_ms if scene.stalled else newest.latency.mean_ms
     shade = colour(average_ms, sla)
     names, middle = Column(style="dim", no_wrap=True), Column(ratio=1)
     figures = Column(justify="right", no_wrap=True)
@@ -127,13 +127,13 @@ def _figures(scene: Scene) -> RenderableType:
         (f"{average_ms:,.0f} ms", f"bold {shade}"), f" of {sla.latency_ms:,} ms"
     )
     grid.add_row(
-        "no bid for" if scene.stalled else "average",
+        "waiting" if scene.stalled else "average",
         bar(average_ms / sla.latency_ms, shade),
         average,
     )
     history_ms = [moment.latency.mean_ms for moment in scene.moments if moment.latency]
     grid.add_row("history", Sparkline(history_ms, sla), Text("a bar for each second", "dim"))
-    met = scene.judged.kept == scene.judged.windows and scene.silent_ms <= sla.latency_ms
+    met = scene.judged.kept == scene.judged.windows and scene.waiting_ms <= sla.latency_ms
     verdict = Text(scene.verdict, "bold green" if met else "bold red")
     grid.add_row("SLA", verdict, Text(f"worst {scene.judged.worst_ms:,.0f} ms", "dim"))
     return grid

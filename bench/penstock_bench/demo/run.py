@@ -69,19 +69,17 @@ def run(demo: Demo) -> int:
             resources.callback(query.stop)
             _await_hosts(query)
         _announce(console, demo, query.dashboard_url)
-        begun_ms = int(time.time() * 1000)
-        source.begin(begun_ms)
-        begin_ms = source.load_ms
-        killed = Show(console, demo, query, begin_ms).watch()
+        source.begin(int(time.time() * 1000))
+        killed = Show(console, demo, query, source).watch()
         with progress_messages(console) as tell:
             tell("Stopping the flow")
-            end_ms = time.time() * 1000
+            end_ms, begin_ms = time.time() * 1000, source.load_ms
             query.stop()
             query.await_termination()
             tell("Checking the answer with DuckDB")
             read = bids_read(Store(locate(spark, demo.checkpoint).store))
             checked = check(source, read, output.epochs().values())
-    waited_ms = waiting_ms(source, read, begun_ms, end_ms)
+    waited_ms = waiting_ms(source, read, end_ms)
     result = judged(query.recording.moments(), demo.sla, begin_ms, waited_ms)
     recovery_s = None if killed is None else killed.recovery_s(query.progress)
     conclude(console, demo, checked, result, killed, recovery_s)

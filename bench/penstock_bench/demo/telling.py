@@ -26,7 +26,15 @@ from penstock_bench.demo.check import Checked
 from penstock_bench.demo.display import Scene, draw, line
 from penstock_bench.demo.phases import BURST, Story
 from penstock_bench.demo.screening import SCREEN_S
-from penstock_bench.demo.verdict import Judged, Killed, judged, silent_ms
+from penstock_bench.demo.verdict import (
+    Judged,
+    Killed,
+    backlog_ms,
+    judged,
+    silent_ms,
+    stalled_ms,
+)
+from penstock_bench.live.load import LedSource
 
 _FIRST_HOSTS = 4
 """Hosts at the start, and the least, unless the most are fewer."""
@@ -90,9 +98,11 @@ def introduce(console: Console, demo: Demo) -> None:
 class Show:
     """Tells the story in the terminal while the query runs: phases, decisions, figures. Kills the host."""
 
-    def __init__(self, console: Console, demo: Demo, query: ps.FlowQuery, begin_ms: int) -> None:
-        self._console, self._demo, self._query = console, demo, query
-        self._begin_ms = begin_ms
+    def __init__(
+        self, console: Console, demo: Demo, query: ps.FlowQuery, source: LedSource
+    ) -> None:
+        self._console, self._demo, self._query, self._source = console, demo, query, source
+        self._begin_ms = source.load_ms
         """End of the warm-up, in milliseconds since 1970."""
         self._told_ms = 0.0
         """Time of the newest entry of the journal that was told."""
@@ -157,8 +167,17 @@ class Show:
 
     @property
     def _silent_ms(self) -> float:
-        begin_ms = self._begin_ms - 1000 * self._demo.story.warm_up_s
-        return silent_ms(self._query.progress, begin_ms, time.time() * 1000)
+        return silent_ms(self._query.progress, self._source.begun_ms, time.time() * 1000)
+
+    @property
+    def _waiting_ms(self) -> float:
+        """How long bids have waited without any output."""
+        if not self._moments:
+            return 0.0
+        newest = self._moments[-1]
+        passed_ms = newest.time_ms - self._source.begun_ms
+        waiting_ms = backlog_ms(self._source.arrivals, newest.backlog, max(0.0, passed_ms))
+        return stalled_ms(self._silent_ms, waiting_ms)
 
     def _scene(self, t_s: float) -> Scene:
         demo, query = self._demo, self._query
@@ -172,7 +191,7 @@ class Show:
             moments=self._moments,
             judged=judged(self._moments, demo.sla, self._begin_ms),
             url=query.dashboard_url,
-            silent_ms=self._silent_ms,
+            waiting_ms=self._waiting_ms,
         )
 
     def _head(self, title: str, about: str) -> None:
@@ -241,10 +260,10 @@ class Show:
             self._say(t_s, text, "green")
 
     def _tell_stall(self, scene: Scene) -> None:
-        """Say once, for each time that it happens, that nothing is done for longer than the bound."""
-        late = scene.silent_ms > scene.sla.latency_ms
+        """Say once, for each time that it happens, that bids wait for longer than the bound."""
+        late = scene.waiting_ms > scene.sla.latency_ms
         if late and not self._late:
-            text = f"no bid was done for {scene.silent_ms / 1000:.1f} s: the SLA is missed now"
+            text = f"bids wait for {scene.waiting_ms / 1000:.1f} s now, longer than the bound"
             self._say(scene.t_s, text, "bold red")
         self._late = late
 

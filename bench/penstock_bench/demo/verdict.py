@@ -6,7 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from penstock.driver.progress import EpochProgress
+from penstock.live.sources.rate import ArrivalTimes
 from penstock.model import SLA
 from penstock.observe.moment import Moment
 
@@ -64,8 +67,36 @@ def _overdue(waiting_ms: float, sla: SLA) -> int:
     return max(0, math.ceil((waiting_ms - sla.latency_ms) / sla.window_ms))
 
 
+_SURE_MS = 5_000.0
+"""Milliseconds without output after which it is a stall, whatever couriers say of the bids that wait."""
+
+
+def backlog_ms(arrivals: ArrivalTimes, backlog: int, passed_ms: float) -> float:
+    """How long the oldest of so many waiting bids has waited at least, `passed_ms` after arrivals began.
+
+    >>> from penstock.live.sources.rate import Even
+    >>> backlog_ms(Even(100), 50, 2_000), backlog_ms(Even(100), 0, 2_000)
+    (490.0, 0.0)
+    """
+    arrived = int(arrivals.cumulative(passed_ms))
+    if backlog <= 0 or arrived <= 0:
+        return 0.0
+    oldest = np.array([max(0, arrived - backlog)], np.int64)
+    return max(0.0, passed_ms - float(arrivals.arrival_us(oldest)[0]) / 1000)
+
+
+def stalled_ms(silent_ms: float, backlog_ms: float) -> float:
+    """How long bids have waited without any output. On a busy machine an epoch may be slow to end while its
+    bids are done in time, so silence alone tells it only if it is long.
+
+    >>> stalled_ms(2_500, 40), stalled_ms(2_500, 2_000), stalled_ms(6_000, 40)
+    (40, 2000, 6000)
+    """
+    return silent_ms if silent_ms > _SURE_MS else min(silent_ms, backlog_ms)
+
+
 def silent_ms(epochs: Sequence[EpochProgress], begin_ms: float, now_ms: float) -> float:
-    """Milliseconds since bids last reached the sink, or since `begin_ms` if that is later."""
+    """Milliseconds since an epoch with bids last ended, or since `begin_ms` if that is later."""
     done_ms = max((epoch.done_ms for epoch in epochs if epoch.rows), default=begin_ms)
     return max(0.0, now_ms - max(done_ms, begin_ms))
 

@@ -111,9 +111,14 @@ class LedSource(RateSource):
         new.rename(self.gate)
 
     @property
+    def begun_ms(self) -> int:
+        """Time at which the lead-in began, in milliseconds since 1970."""
+        return int(self.gate.read_text())
+
+    @property
     def load_ms(self) -> int:
         """Time at which the load itself began, after the lead-in, in milliseconds since 1970."""
-        return int(self.gate.read_text()) + round(1000 * self.led.lead_s)
+        return self.begun_ms + round(1000 * self.led.lead_s)
 
     @property
     def led(self) -> LedArrivals:
