@@ -1,5 +1,5 @@
-"""Memory of the processes of a query: of a host when empty, per key of state and after thousands of epochs;
-of couriers, the driver and its JVM.
+"""Memory of the processes of a query: of a host when empty, per key of three kinds of state and after many
+epochs; of couriers, the driver and its JVM.
 
 *Resident* is all memory of a process that is in RAM (RSS). Workers are forked from a daemon that has loaded
 everything, so most of that is shared: it counts once for each of them. *Unshared* is what would be free if
@@ -15,11 +15,12 @@ from statistics import fmean
 from typing import Any
 
 import psutil
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
 
 import penstock as ps
 from penstock_bench import sides
+from penstock_bench.pipeline import many_epochs as aging
 from penstock_bench.report import Show
 from penstock_bench.sides import Triggers
 
@@ -28,40 +29,88 @@ _ROWS = 200_000
 """New keys per epoch."""
 
 
-def measure(spark: SparkSession, keys: int, epochs: int, show: Show) -> dict[str, Any]:
+def measure(
+    spark: SparkSession, keys: int, epochs: int, many_epochs: int, show: Show
+) -> dict[str, Any]:
     """Measure memory, as reported by the operating system. `host_mb_empty` is resident memory, and so is the
-    growth."""
-    empty, per_key, processes = _grow(spark, keys)
+    growth, except that of `many_epochs` epochs without Spark, which is unshared."""
+    empty, per_key, processes = _grow(spark, "int_sum", keys)
     for name, sizes in processes.items():
         parts = ", ".join(f"{size:.0f} MB {meaning}" for meaning, size in sizes.items())
         show(f"{name} without state: {parts}")
-    show(f"host: {empty:.0f} MB empty, {per_key:.1f} bytes per key")
+    show(f"host: {empty:.0f} MB empty, {per_key:.1f} bytes per key of int_sum")
+    more: dict[str, float] = {}
+    for kind in ("string_sum", "int_windowed"):
+        more[kind] = _grow(spark, kind, keys // 2)[1]
+        show(f"host: {more[kind]:.1f} bytes per key of {kind}")
     young, old = _age(spark, epochs)
     show(f"host: {young:.0f} MB after {epochs // 10} epochs, {old:.0f} MB after {epochs}")
     return {
         "processes_mb": processes,
         "host_mb_empty": empty,
         "bytes_per_key": per_key,
+        "bytes_per_key_of": more,
         "host_mb_young": young,
         "host_mb_old": old,
         "growth_mb": old - young,
+        "many_epochs": aging.measure(many_epochs, show),
     }
 
 
-def _grow(spark: SparkSession, keys: int) -> tuple[float, float, dict[str, dict[str, float]]]:
-    """Memory of an empty host in MB, additional bytes per key, and the memory of all empty processes."""
+def figures(results: dict[str, Any]) -> dict[str, float]:
+    """The metrics of memory."""
+    of = results["bytes_per_key_of"]
+    return {
+        "host_mb_empty": results["host_mb_empty"],
+        "bytes_per_key_int_sum": results["bytes_per_key"],
+        "bytes_per_key_string_sum": of["string_sum"],
+        "bytes_per_key_int_windowed": of["int_windowed"],
+        "host_mb_growth_over_epochs": results["growth_mb"],
+        "mb_growth_over_many_epochs": results["many_epochs"]["growth_mb"],
+    }
+
+
+def bytes_per_key(empty_mb: float, full_mb: float, hosts: int, keys: int) -> float:
+    """Bytes per key, from the mean memory of a host with one key and with all keys.
+
+    >>> bytes_per_key(100.0, 150.0, hosts=2, keys=2 * 2**20)
+    50.0
+    """
+    return (full_mb - empty_mb) * hosts * _MB / keys
+
+
+def _flow(kind: str, rows: DataFrame) -> ps.Flow:
+    """A flow that keeps state of a kind, over rows with a number `k`."""
+    if kind == "int_windowed":
+        timed = ps.flow(rows.selectExpr("k", "timestamp_micros(v) AS ts"), event_time="ts")
+        # All rows are in one window, which stays open.
+        return timed.key_by("k", slots=64).window(ps.tumbling("1 hour")).aggregate(n=ps.count())
+    if kind == "string_sum":
+        rows = rows.selectExpr("'customer-' || lpad(k, 11, '0') AS k", "v")
+    return ps.flow(rows).key_by("k", slots=64).aggregate(s=ps.sum("v"))
+
+
+def _grow(
+    spark: SparkSession, kind: str, keys: int
+) -> tuple[float, float, dict[str, dict[str, float]]]:
+    """Memory of an empty host in MB, additional bytes per key of this kind of state, and the memory of all
+    empty processes."""
     # The first epoch has only one key: the host has then run all its code, but holds no state.
     value = F.col("value")
     key = F.when(value < _ROWS, F.lit(0)).otherwise(value)
     rows = sides.numbered(spark, _ROWS).select(key.alias("k"), value.alias("v"))
-    with sides.penstock_sum(rows) as query:
-        triggers = Triggers(query.spark_query())
-        triggers.progress(until=0)
-        empty, processes = _mb(query), _processes(query)
-        triggers.progress(until=keys // _ROWS)
-        hosts = query.progress[-1].hosts
-        entries = sum(host.entries for host in hosts)
-        return empty, (_mb(query) - empty) * len(hosts) * _MB / entries, processes
+    with sides.folder(spark) as checkpoint:
+        query = _flow(kind, rows).start(ps.to("noop"), checkpoint=checkpoint, hosts=2)
+        try:
+            triggers = Triggers(query.spark_query())
+            triggers.progress(until=0)
+            empty, processes = _mb(query), _processes(query)
+            triggers.progress(until=keys // _ROWS)
+            hosts = query.progress[-1].hosts
+            entries = sum(host.entries for host in hosts)
+            return empty, bytes_per_key(empty, _mb(query), len(hosts), entries), processes
+        finally:
+            query.stop()
 
 
 def _age(spark: SparkSession, epochs: int) -> tuple[float, float]:
