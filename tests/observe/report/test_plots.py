@@ -96,6 +96,13 @@ def test_each_kind_of_event_has_a_mark_even_an_unknown_one() -> None:
     assert set(found) - set(plots._MARKS) == {"something new"}
 
 
+def test_moves_by_hand_are_marked() -> None:
+    drawn = plots._drawn(
+        recording(60, burst=range(20, 40))
+    )  # a slot moves, and the journal is silent
+    assert list(plots._marked(drawn.events)) == ["move by hand"]
+
+
 def test_what_a_run_did_not_have_is_left_out(tmp_path: Path) -> None:
     recorded = recording(5)
     bare = [

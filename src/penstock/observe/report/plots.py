@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.extensions import imported
-from penstock.observe.dashboard.series import Columns, columns, marks, point_of, thinned
+from penstock.observe.dashboard.series import (
+    Columns,
+    columns,
+    marks,
+    marks_by_hand,
+    moves,
+    point_of,
+    thinned,
+)
 from penstock.observe.moment import Moment, StepMoment
 from penstock.observe.recording import Recording, whole_recording
 
@@ -117,7 +125,9 @@ def _drawn(recording: Recording) -> _Drawn:
     seconds = sum(moment.seconds for moment in moments)
     unit_ms = 1000.0 if seconds <= 600 else 60_000.0 if seconds <= 4 * 3600 else 3_600_000.0
     begin_ms = recording.facts.started_ms
-    return _Drawn(moments, columns(points), marks(recording.entries()), unit_ms, begin_ms)
+    entries, moved = recording.entries(), [move for moment in moments for move in moves(moment)]
+    events = [*marks(entries), *marks_by_hand(moved, entries, recording.facts.slots)]
+    return _Drawn(moments, columns(points), events, unit_ms, begin_ms)
 
 
 def _latency(drawn: _Drawn) -> Figure | None:
