@@ -187,5 +187,5 @@ def test_a_bound_of_a_step_without_autoscaling_is_said_to_be_unknown() -> None:
     unknown = [replace(b, reached_ms=None, windows=0, kept=0) for b in bare.kept[-1].bounds]
     said = summary(changed(bare, bounds=tuple(unknown))).sentences()
     assert said["SLA 3"].endswith(
-        "The average latency of step clicks is not measured without autoscaling."
+        "The average latency of step clicks was not measured: autoscaling was off."
     )

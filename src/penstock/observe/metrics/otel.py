@@ -230,7 +230,7 @@ class Telemetry:
     def _span(self, piece: Piece, above: Context, attributes: Mapping[str, Attribute]) -> None:
         """Make the span of a piece and of all below it. Only the outermost has all attributes."""
         assert self._tracer is not None
-        work = {f"penstock.work.{name}": ms / 1000 for name, ms in piece.work_ms.items()}
+        work = {f"penstock.work.{name}": round(ms / 1000, 6) for name, ms in piece.work_ms.items()}
         span = self._tracer.start_span(
             piece.name, above, attributes={**attributes, **work}, start_time=_ns(piece.start_ms)
         )

@@ -135,7 +135,7 @@ class Summary:
         """What is said of the first bound, and a row for each further one."""
         rows = {"SLA": self._sla(self.bounds[0] if self.bounds else None)}
         for number, tally in enumerate(self.bounds[1:], 2):
-            rows[f"SLA {number}"] = f"{_goal(tally)} {_worst(tally)}"
+            rows[f"SLA {number}"] = f"{_goal(tally)} {_worst(tally, self.policy)}"
         return rows
 
     def _sla(self, first: BoundTally | None) -> str:
@@ -148,7 +148,7 @@ class Summary:
         )
         goal = "No SLA." if first is None else _goal(first)
         if first is not None and (first.newest.p99 or first.newest.step is not None):
-            goal += f" {_worst(first)}"
+            goal += f" {_worst(first, self.policy)}"
         return f"{goal} Rows took {span(at.mean_ms)} on average. {worst}"
 
     def _hosts(self) -> str:
@@ -243,11 +243,11 @@ def _goal(tally: BoundTally) -> str:
     return f"{kept}: {bound.what} of at most {span(bound.latency_ms)} over {span(bound.window_ms)}."
 
 
-def _worst(tally: BoundTally) -> str:
+def _worst(tally: BoundTally, policy: str | None) -> str:
     bound = tally.newest
     if tally.worst_ms is None:
-        why = " without autoscaling" if bound.step is not None else ""
-        return f"The {bound.what} is not measured{why}."
+        why = ": autoscaling was off" if bound.step is not None and policy is None else ""
+        return f"The {bound.what} was not measured{why}."
     about = "about " if bound.p99 and bound.step is not None else ""
     return (
         f"The highest {bound.what} was {about}{span(tally.worst_ms)}, in the second that ended at "
