@@ -182,6 +182,14 @@ def test_a_start_that_takes_longer_than_the_rows_does_not_hide_their_rate(per_se
     assert len(ran) <= 7
 
 
+def test_the_cost_of_the_first_rows_is_left_out() -> None:
+    def run(rows: int) -> float:
+        return 5.0 + min(rows, 100_000) / 2_000 + max(rows - 100_000, 0) / 50_000
+
+    facts = timing.rate(run, 4.0, first=50_000, step=10_000, least=100_000)
+    assert facts["rows_per_second"] == pytest.approx(50_000)
+
+
 def test_a_rate_without_a_difference_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="the machine is too busy"):
         timing.rate(lambda rows: 15.0, 4.0, first=50_000)

@@ -15,19 +15,19 @@ _TRIES = 4
 
 
 def rate(
-    run: Callable[[int], float], seconds: float, first: int, step: int = _STEP
+    run: Callable[[int], float], seconds: float, first: int, step: int = _STEP, least: int = 0
 ) -> dict[str, Any]:
     """Measure `run`, which processes a number of rows and returns the seconds that this took.
 
     A short run is compared with a long one of about `seconds` more: what both need to start and to stop
     cancels out. The runs before them warm up, and tell how many rows that takes. Numbers of rows are
-    multiples of `step`.
+    multiples of `step`. The short run has `least` rows or more: what the first rows cost cancels out too.
 
     >>> rate(lambda rows: 20.0 + rows / 1000, 8.0, first=4000, step=1000)["rows_per_second"]
     1000.0
     """
     guess = _guess(run, seconds, first, step)
-    short = _multiple(guess * seconds / 4, step)
+    short = _multiple(max(guess * seconds / 4, least), step)
     short_s, long = run(short), short + _multiple(guess * seconds, step)
     long_s = run(long)
     if long_s - short_s < seconds / 4:  # the guess was far too low

@@ -33,7 +33,7 @@ def measure(
     spark: SparkSession, keys: int, epochs: int, many_epochs: int, show: Show
 ) -> dict[str, Any]:
     """Measure memory, as reported by the operating system. `host_mb_empty` is resident memory, and so is the
-    growth, except that of `many_epochs` epochs without Spark, which is unshared."""
+    growth: that of a host over `epochs`, and that of one process with everything over `many_epochs`."""
     empty, per_key, processes = _grow(spark, "int_sum", keys)
     for name, sizes in processes.items():
         parts = ", ".join(f"{size:.0f} MB {meaning}" for meaning, size in sizes.items())
