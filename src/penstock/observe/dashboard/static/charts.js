@@ -9,7 +9,8 @@ const MARKS = { "scale out": "▲", "scale in": "▼", balance: "⇄", "host los
   "hot key": "●", setting: "S", offload: "ƒ", couriers: "C", split: "÷", failed: "!",
   "move by hand": "↔", "scale by hand": "↕" };
 const BAD_MARKS = ["host lost", "host leaves", "hot key", "failed"];
-const MORE_COLORS = ["--c-backlog", "--c-hosts", "--c-process", "--mark"];
+const LEAST_TO_NAME = 420;
+const MORE_COLORS = ["--c-backlog", "--c-process", "--mark", "--c-hosts"];
 
 // Each chart: its lines are {label, color, of(series) -> values, text(value), ...drawing options}, or follow from
 // the SLA's bounds.
@@ -89,7 +90,7 @@ function latencyLines(bounds) {
 function successLines(bounds) {
   if (!bounds.length) return [{ label: "no SLA", color: "--good", of: (s) => s.time_ms.map(() => null) }];
   return bounds.map(({ name }, at) => ({ label: bounds.length > 1 ? name : "last minute", fill: !at, width: 2,
-    color: at ? moreColor(at) : "--good", of: (s) => rollingSuccess(s, name) }));
+    color: at ? moreColor(at - 1) : "--good", of: (s) => rollingSuccess(s, name) }));
 }
 
 const moreColor = (at) => MORE_COLORS[at % MORE_COLORS.length];
@@ -317,19 +318,25 @@ function fillMissed(u, chart) {
   if (limits.length > 1) nameLimits(u, limits);
 }
 
-// The names of limits, each further to the right, since limits may be close to each other.
+// The names of limits on their lines, each further to the right, since limits may be close to each other. On a
+// phone there is no room.
 function nameLimits(u, limits) {
   const { ctx, bbox } = u, ratio = devicePixelRatio;
-  let x = bbox.left + 5 * ratio;
+  if (bbox.width < LEAST_TO_NAME * ratio) return;
+  let x = bbox.left + 8 * ratio;
   ctx.save();
   ctx.font = `${11 * ratio}px system-ui, sans-serif`;
   ctx.textAlign = "left";
-  ctx.fillStyle = css("--bad");
+  ctx.textBaseline = "middle";
   for (const { name, values } of limits) {
     const limit = values.findLast((value) => value != null), said = `${name} ≤ ${duration(limit)}`;
     if (limit == null) continue;
-    ctx.fillText(said, x, u.valToPos(limit, "y", true) - 5 * ratio);
-    x += ctx.measureText(said).width + 14 * ratio;
+    const y = u.valToPos(limit, "y", true), { width } = ctx.measureText(said);
+    ctx.fillStyle = css("--card");
+    ctx.fillRect(x - 4 * ratio, y - 6 * ratio, width + 8 * ratio, 12 * ratio);
+    ctx.fillStyle = css("--bad");
+    ctx.fillText(said, x, y);
+    x += width + 20 * ratio;
   }
   ctx.restore();
 }
