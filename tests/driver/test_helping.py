@@ -6,14 +6,18 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import numpy as np
 
+from penstock.driver.helping import Helping
 from penstock.faults import Fault, armed
 from penstock.model import HostId, StepId
+from penstock.operators.operator import EpochTime
+from penstock.plan.epoch import EpochPlan, RouteTable, StepRoutes
 from penstock.plan.migration import Migration
 from penstock.plan.topology import Topology
 from penstock.state.keys.codec import int_keys, slots_of
@@ -126,8 +130,8 @@ def test_control_lends_hosts_in_an_uneven_epoch(tmp_path: Path) -> None:
         flow.take(Turn(2, rows=40))
         flow.rest()
         before = flow.moved["helped rows"]
-        # The host's rate is measured on 40 rows, and may be estimated to be twice as high as it is. So there are
-        # rows enough for half a second above the mean at any rate.
+        # The host's rate is measured on 40 rows, and may be estimated to be twice as high as it is. So there
+        # are rows enough for half a second above the mean at any rate.
         for turn in range(3, 6):  # on a crowded machine the idle host may be late
             flow.take(Turn(turn, rows=2_400))
             if flow.moved["helped rows"] > before:
@@ -177,3 +181,42 @@ def test_the_new_home_of_a_pending_slot_helps_its_owner() -> None:
     assert all(topology.helpers([a, b, c])[owner] == [c] for owner in owners)
     topology.advance(0, [a, b, c], lazy)
     assert topology.helpers([a, b, c]) == {}
+
+
+@dataclass
+class Pretended:
+    """A relocation with these helpers, and a fleet whose orders are put into a queue."""
+
+    found: dict[HostId, list[HostId]]
+    orders: Queue[tuple[HostId, tuple[HostId, ...]]] = field(default_factory=Queue)
+    asked: Queue[None] = field(default_factory=Queue)
+
+    def helpers(self, epoch: int) -> dict[HostId, list[HostId]]:
+        self.asked.put(None)
+        return {host: list(helpers) for host, helpers in self.found.items()}
+
+    def help(self, host: HostId, helpers: list[HostId], epoch: int, run: int) -> None:
+        self.orders.put((host, tuple(helpers)))
+
+
+def test_a_host_that_is_ready_late_helps_all_owners_of_its_step() -> None:
+    """Slots of one owner will move to it. When that one is done, it would be idle."""
+    first, second, other, new = map(HostId, ("sums/0", "sums/1", "more/0", "sums/2"))
+    steps = tuple(
+        StepRoutes(StepId(step), RouteTable.even(list(hosts), SLOTS), (), EpochTime(3, 0))
+        for step, hosts in (("sums", (first, second)), ("more", (other,)))
+    )
+    on = Pretended({})
+    helping = Helping(on, on, wanted=True)  # type: ignore[arg-type]
+    helping.begin(EpochPlan(3, 0, 2, steps, "driver"))
+    try:
+        on.asked.get(timeout=10)
+        on.found = {first: [new]}
+        assert [on.orders.get(timeout=10) for _ in range(2)] == [(first, (new,)), (second, (new,))]
+        while not on.asked.empty():
+            on.asked.get()
+        for _ in range(2):
+            on.asked.get(timeout=10)
+        assert on.orders.empty(), "told twice, or a host of another step"
+    finally:
+        helping.stop()

@@ -1,5 +1,8 @@
 """Help in the middle of an epoch: a host whose slots will move learns which of their new hosts are ready.
 
+A new host also helps other owners of its step: which of them works longest was not known when the epoch
+was read.
+
 Slots change owners between epochs. A large epoch would keep its rows on the hosts that it began with, while
 new ones stand idle. So the owner hands them pieces of its work instead (see `host.sharing`). Nothing depends
 on it: an order that is lost or comes too late costs time only.
@@ -10,6 +13,9 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 
+import numpy as np
+
+from penstock.control.treat.lending import widened
 from penstock.driver.fleet import Fleet
 from penstock.driver.relocation import Relocation
 from penstock.errors import PenstockError
@@ -71,7 +77,7 @@ class Helping:
 
     def _tell(self, plan: EpochPlan) -> None:
         """Tell each host about helpers that are new to it."""
-        for host, helpers in self._relocation.helpers(plan.epoch).items():
+        for host, helpers in self._helpers(plan).items():
             new = [helper for helper in helpers if (host, helper) not in self._told]
             if not new or self._plan is not plan:
                 continue
@@ -79,3 +85,16 @@ class Helping:
             with suppress(PenstockError):  # the epoch will show whether the host is lost
                 self._fleet.help(host, new, plan.epoch, plan.run)
                 self._told |= {(host, helper) for helper in new}
+
+    def _helpers(self, plan: EpochPlan) -> dict[HostId, list[HostId]]:
+        """Host -> its helpers, those that it knows included. Newcomers help further hosts of their step."""
+        found = dict(self._relocation.helpers(plan.epoch))
+        able = set().union(*found.values())
+        for host, helper in sorted(pair for pair in self._told if pair[1] in able):
+            found[host] = list(dict.fromkeys([*found.get(host, ()), helper]))
+        for step in plan.steps:
+            routes = step.routes
+            owners = [routes.hosts[number] for number in np.unique(routes.owner)]
+            for host, more in widened(found, owners).items():
+                found[host] = [*found.get(host, ()), *more]
+        return found
