@@ -123,11 +123,14 @@ def burst_report(quick: bool = False) -> dict[str, Any]:
         _live_burst(scenario)
         for scenario in (burst_scenarios.QUICK if quick else burst_scenarios.FULL)
     ]
-    unpaced = [_live_burst(scenario) for scenario in burst_scenarios.UNPACED]
+    unpaced = {
+        f"live-unpaced-{query}": PartResult({}, {"runs": list(map(_live_burst, some)), "wrong": {}})
+        for query, some in burst_scenarios.UNPACED.items()
+    }
     parts = {
         "simulated": burst.simulated_result(grid, {} if quick else swept),
         "live": PartResult({}, {"runs": runs, "wrong": {}, "costs": burst.costs(runs)}),
-        "live-unpaced": PartResult({}, {"runs": unpaced, "wrong": {}}),
+        **unpaced,
     }
     plain = {name: part.to_plain(quick) for name, part in parts.items()}
     report: dict[str, Any] = json.loads(burst.report(plain).to_json())
@@ -523,7 +526,7 @@ def switch_report(scale: switch_sweeps.SwitchScale) -> dict[str, Any]:
         ],
         "live-exchange": [_live("exchange", "switch") | {"possible": 0.95}] * 3,
         "live-nexmark": [_live("nexmark", "switch")] * 3,
-        "live-unpaced": [_live("q5, unpaced", "switch")],
+        "live-unpaced-nexmark": [_live("q5, unpaced", "switch")],
     }
     parts = {
         "simulated": switch.simulated_result(groups, simulated, scale),

@@ -140,6 +140,7 @@ def test_scenarios_are_what_is_asked_for() -> None:
     assert {one.group for one in quick} == {one.group for one in every}
     policies = {one.policy for one in every if one.group == "exchange"}
     assert {"switch(0.1)", "switch(0.5)", "drs(0.1)", "drs_lb(0.5)", "ds2", "autoflow"} <= policies
+    assert {"switch(0.2)", "switch(0.2, unit)", "streamswitch(0.2)"} <= policies
     assert {f"static({n})" for n in range(4, 17)} <= policies
     slas = {one.sla for one in every if one.group == "exchange"}
     assert slas == {SLA(1000, 1000), SLA(1000, 5000), SLA(5000, 1000)}
@@ -165,7 +166,10 @@ def test_live_scenarios_name_loads_that_there_are() -> None:
     assert live_scenarios.QUICK.keys() == live_scenarios.FULL.keys()
     hotspots = [one for one in live_scenarios.FULL["live"] if one.name.startswith("hotspot")]
     assert {(one.at_least, one.at_most) for one in hotspots} == {(3, 3), (5, 5)}
-    for part in ("live-exchange", "live-nexmark", "live-wordcount", "live-skewed"):
+    for part in (
+        *("live-exchange", "live-nexmark", "live-wordcount", "live-skewed"),
+        *("live-unpaced-nexmark", "live-unpaced-wordcount", "live-unpaced-skewed"),
+    ):
         assert [one.seed for one in live_scenarios.FULL[part]] == [1, 2, 3]
     (session,) = live_scenarios.FULL["live-session"]
     assert session.seconds * session.speed == 4 * 3600

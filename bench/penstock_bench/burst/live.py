@@ -114,7 +114,8 @@ def live_run(spark: SparkSession, scenario: LiveBurst, show: Show) -> BurstOutco
 
 def _flow(spark: SparkSession, scenario: LiveBurst) -> ps.Flow:
     flow = burst_flow(
-        *(scenario.query, spark, scenario.shape, SLOTS), partitions=_partitions(scenario)
+        *(scenario.query, spark, scenario.shape, SLOTS, scenario.seed),
+        partitions=_partitions(scenario),
     ).sla(scenario.latency_s)
     if scenario.side in ("no_scaling", "overprovisioned"):
         return flow
@@ -183,7 +184,7 @@ def _await_rows(query: ps.FlowQuery, scenario: LiveBurst, steps: int) -> None:
 
 def _right_rows(scenario: LiveBurst, load: Began, sink: Collect) -> int:
     """Number of output rows, after checking that they are right and complete up to the burst's end."""
-    arrived = BurstLoad(scenario.query, scenario.shape, load.start_ms, load.first)
+    arrived = BurstLoad(scenario.query, scenario.shape, load.start_ms, load.first, scenario.seed)
     comparison = compared(arrived, sink.rows())
     if not comparison.right:
         raise WrongRows(f"{scenario.name}: {comparison}")
@@ -208,7 +209,8 @@ def _lent(scenario: LiveBurst, hosts: int, taken: Taken) -> dict[str, float]:
 def _line(outcome: BurstOutcome) -> str:
     helped = f", {outcome.function_rows:,} rows by functions" if outcome.function_rows else ""
     return (
-        f"live {outcome.query}, {outcome.side}: p99 {outcome.p99_stable_ms:.0f} ms, "
-        f"{outcome.p99_peak_ms:.0f} ms at the peak; load {outcome.load_stable:.0%}, "
+        f"live {outcome.query}, {outcome.side}, seed {outcome.settings['seed']}: "
+        f"p99 {outcome.p99_stable_ms:.0f} ms, {outcome.p99_peak_ms:.0f} ms at the peak; "
+        f"load {outcome.load_stable:.0%}, "
         f"epochs of {outcome.epoch_ms:.0f} ms{helped}"
     )

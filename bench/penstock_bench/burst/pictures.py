@@ -78,7 +78,13 @@ def pictures(report: Result) -> Pictures:
     if sweeps := {over: runs for over, runs in in_theory.get("sweeps", {}).items() if runs}:
         drawn["burst-14-sweeps"] = partial(_sweeps, sweeps)
     drawn |= _over_time("Live", "live-", live)
-    unpaced = parts_of.get("live-unpaced", {}).get("runs", [])
+    unpaced = [
+        run
+        for name, part in parts_of.items()
+        if name.startswith("live-unpaced")
+        for run in part["runs"]
+        if run.get("settings", {}).get("seed", 1) == 1  # a line for each side
+    ]
     if unpaced:
         title = "Live, without set rates and with combining: p99 by second of delivery"
         drawn["burst-live-unpaced"] = partial(_latencies, title, unpaced, LIVE)

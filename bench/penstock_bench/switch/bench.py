@@ -10,7 +10,8 @@ Success is the share of windows, slot by slot, in which the measured latency kep
     live-nexmark    NEXMark's q2 under a sine, with three seeds
     live-wordcount  word count under a sine, with three seeds
     live-skewed     the skewed sum, with three seeds
-    live-unpaced    NEXMark's q5, word count and the skewed sum on hosts without a set rate
+    live-unpaced-nexmark, -wordcount, -skewed
+                    NEXMark's q5, word count and the skewed sum on hosts without a set rate, three seeds
     live-hour       the first hour of the exchange at ten times the speed
     live-session    all four hours of it, which takes 24 minutes
 

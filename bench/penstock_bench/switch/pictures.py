@@ -30,6 +30,7 @@ from penstock_bench.switch.sweeps import SWITCH
 _POLICIES = {
     "switch": (BLUE, "o"),
     "switch, unit": (SKY, "*"),
+    "streamswitch": (INK, "v"),
     "drs": (ORANGE, "^"),
     "drs_lb": (RED, "s"),
     "ds2": (PINK, "D"),

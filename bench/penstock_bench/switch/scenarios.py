@@ -112,15 +112,19 @@ SKEWED = LiveScenario(
 )
 """The skewed sum: half of the bids on a quarter of the slots, on another quarter every 30 s. Hosts may come
 and go."""
-UNPACED = (
-    LiveScenario("q5, unpaced", "sine(60000, 40000, 40s)", 90, SWITCH, None, "q5", at_most=4),
-    LiveScenario("words, unpaced", "sine(6000, 4000, 40s)", 90, SWITCH, None, "words", at_most=4),
-    LiveScenario(
-        *("skewed, unpaced", "sine(60000, 40000, 40s)", 90, SWITCH, None, "bids"),
+UNPACED = {
+    "nexmark": LiveScenario(
+        *("q5, unpaced", "sine(60000, 40000, 40s)", 80, SWITCH, None, "q5"), at_most=4
+    ),
+    "wordcount": LiveScenario(
+        *("words, unpaced", "sine(6000, 4000, 40s)", 80, SWITCH, None, "words"), at_most=4
+    ),
+    "skewed": LiveScenario(
+        *("skewed, unpaced", "sine(60000, 40000, 40s)", 80, SWITCH, None, "bids"),
         at_most=4,
         skew="hotspot(0.5, 4, 1, 30s)",
     ),
-)
+}
 """Hosts as fast as they are, with combining couriers, and rates near what two cores carry. Bids are those of
 the benchmark: half of them are on a hot auction."""
 
@@ -153,7 +157,7 @@ FULL: dict[str, tuple[LiveScenario, ...]] = {
     "live-nexmark": seeds(NEXMARK),
     "live-wordcount": seeds(WORD_COUNT),
     "live-skewed": seeds(SKEWED),
-    "live-unpaced": UNPACED,
+    **{f"live-unpaced-{part}": seeds(one) for part, one in UNPACED.items()},
     "live-hour": (replace(SESSION, name="hour", seconds=360),),
     "live-session": (SESSION,),
 }

@@ -31,14 +31,19 @@ from penstock.errors import SettingError
 from penstock.model import milliseconds
 from penstock.sim.shapes import Shape, shape
 from penstock.spark.arriving import Arriving, arriving
+from penstock_bench.workloads import bursts
 from penstock_bench.workloads.nexmark.arriving_events import LiveEvents, MixedEvents, scaled_down
 from penstock_bench.workloads.nexmark.catalog import QUERIES
 from penstock_bench.workloads.nexmark.columns import TIME
-from penstock_bench.workloads.nexmark.query import BurstForm
+from penstock_bench.workloads.nexmark.query import BurstContent, BurstForm
 
 WINDOW = "2s"
 """Length of the windows of queries under bursts."""
-BURSTS = {name: query.burst for name, query in QUERIES.items() if query.burst is not None}
+BURSTS = {
+    **{name: query.burst for name, query in QUERIES.items() if query.burst is not None},
+    **bursts.BURSTS,
+}
+"""Name -> form under bursts, of NEXMark's queries and of other workloads."""
 
 Row = dict[str, Any]
 _SHOWN = 3
@@ -75,9 +80,12 @@ def burst_form(name: str) -> BurstForm:
     return BURSTS[name]
 
 
-def burst_content(name: str, seed: int = 1) -> MixedEvents:
+def burst_content(name: str, seed: int = 1) -> BurstContent:
     """The content of a query's rows."""
-    return MixedEvents(burst_form(name).reads, scaled_down(seed))
+    form = burst_form(name)
+    if form.content is not None:
+        return form.content(seed)
+    return MixedEvents(form.reads, scaled_down(seed))
 
 
 def burst_steps(name: str, rows: DataFrame, window: str = WINDOW, slots: int = 64) -> ps.Flow:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.flows.flow import Flow
+    from penstock.sim.pieces import Numbers
     from penstock_bench.workloads.nexmark.arriving_events import LiveEvents
     from penstock_bench.workloads.nexmark.columns import Stream
 
@@ -45,6 +47,16 @@ class Events:
         return self.spark.sql(text)
 
 
+class BurstContent(Protocol):
+    """The rows of a load, without their arrival. Picklable."""
+
+    @property
+    def columns(self) -> str: ...
+    @property
+    def schema(self) -> pa.Schema: ...
+    def rows(self, number: Numbers, t_us: Numbers) -> list[pa.Array]: ...
+
+
 @dataclass(frozen=True)
 class BurstForm:
     """A query's form under bursts: the step that gets all rows merges partial states.
@@ -65,6 +77,8 @@ class BurstForm:
     the window's length, and `start(t)` the start of the window of t."""
     time: str = "window_end"
     """The output column with the time at which a row is due."""
+    content: Callable[[int], BurstContent] | None = None
+    """Function from a seed to other rows than NEXMark's. None: those of `reads`."""
 
 
 @dataclass(frozen=True)
