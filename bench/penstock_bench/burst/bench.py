@@ -13,8 +13,9 @@ queries and shapes. The side `new_hosts_30s` has to start a machine for each new
 
 The parts `live-unpaced-...` have bursts on hosts and functions without a set rate, and couriers that
 combine, of about what two cores carry, with three seeds: NEXMark's q7 and q5, word count, the skewed sum,
-a user's own processor that merges, and a join that gets all rows. Parts can be run alone with `--part`: `simulated`,
-`cold_starts`, `live`, `live-unpaced-q7` (`-q5`, `-words`, `-skewed`, `-own`, `-joined`) and `idle`.
+a user's own processor that merges, and a join that gets all rows. Parts can be run alone with `--part`:
+`simulated`, `cold_starts`, `live`, `live-unpaced-q7` (`-q5`, `-words`, `-skewed`, `-own`, `-joined`),
+`idle`.
 
 Cost is that of a day with 1 % burst time: Penstock's cost divided by the cost of running enough hosts
 for the burst all day. The simulated ratio sums bursts of 3, 5, 7 and 10 times; the live one has one burst.
