@@ -55,8 +55,8 @@ SIDES = {
     "penstock_live": Side("Penstock, live"),
     "penstock_live_python": Side("Penstock, live, in Python"),
     "penstock_micro": Side("Penstock, micro-batches"),
-    "native": Side("Spark, RocksDB"),
-    "native_hdfs": Side("Spark, default store", module=_MODULE),
+    "native": Side("Spark, RocksDB", quiet_s=10.0),
+    "native_hdfs": Side("Spark, default store", module=_MODULE, quiet_s=10.0),
     # Its throughput is below 4,000 rows/s, whatever the number of rows in a trigger: see `bench pipeline`.
     "python_state": Side("Spark, state in Python", module=_MODULE, rates=(500, 100), quiet_s=10.0),
     "flink_sql": Side("Flink SQL", "flink_sql"),
