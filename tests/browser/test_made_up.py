@@ -187,9 +187,9 @@ def test_what_if_is_shown_side_by_side(
 ) -> None:
     seconds = tuple(START_MS + 1000 * second for second in range(60))
     was = Version(
-        "switch", 1000, 1000, 0.97, 140.0, 3.4, 8, {}, 0.01, (2.0,) * 30 + (8.0,) * 30, ()
+        "switch", 1000, 1000, 0.97, 140.0, 3.4, 8, {}, 0.01, (2.0,) * 30 + (8.0,) * 30, (), (), ()
     )
-    then = Version("static(2)", 1000, 1000, 0.5, 4000.0, 2.0, 2, {}, 0.005, (2.0,) * 60, ())
+    then = Version("static(2)", 1000, 1000, 0.5, 4000.0, 2.0, 2, {}, 0.005, (2.0,) * 60, (), (), ())
     found = WhatIf(seconds, (), was, was, then, ("functions are left out",))
     monkeypatch.setattr("penstock.observe.what_if.what_if", lambda recording, **_: found)
     page = open_page(f"{url}#token={TOKEN}")

@@ -253,7 +253,9 @@ def test_what_if_compares_three_versions(
         asked.append(changes)
         if changes.get("policy") == "magic":
             raise SettingError("unknown policy 'magic'", hint="use switch")
-        version = Version("switch", 500, 1000, 0.9, 80.0, 2.5, 3, {}, 0.01, (2.0,), (80.0,))
+        version = Version(
+            "switch", 500, 1000, 0.9, 80.0, 2.5, 3, {}, 0.01, (2.0,), (80.0,), (90.0,), ()
+        )
         return WhatIf((START_MS,), (100.0,), version, None, version, ("no functions",))
 
     monkeypatch.setattr("penstock.observe.what_if.what_if", simulated)
