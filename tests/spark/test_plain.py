@@ -10,12 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
 
 import penstock as ps
 from penstock.faults import InjectedFault
+from penstock.spark import private, sinks
 from penstock.spark.plain import is_plain, plain_output
 from penstock.state.store.store import Store
 from penstock.testing import Fault
@@ -222,3 +224,42 @@ def test_a_checkpoint_keeps_to_flows_without_state(
     run(counted, f"{checkpoint}-keyed")
     with pytest.raises(ps.CheckpointError, match="keyed steps aggregate-1, but the flow has none"):
         run(rows.select("k"), f"{checkpoint}-keyed")
+
+
+def test_a_sink_that_reads_all_rows_gets_them_without_a_shuffle(
+    spark: SparkSession, tmp_path: Path, tables: list[pa.Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Couriers must run once, plain tasks need not. A function of a user may still read the rows twice, and
+    a console reads only some: both would see another answer, or none of the figures."""
+    kept: list[int] = []
+    in_own_stage = private.in_own_stage
+
+    def noted(df: DataFrame) -> DataFrame:
+        kept.append(1)
+        return in_own_stage(df)
+
+    monkeypatch.setattr(sinks, "in_own_stage", noted)
+    out = tmp_path / "out"
+    out.mkdir()
+
+    def keep(batch: pa.RecordBatch, ids: ps.RowIds) -> None:
+        if batch.num_rows:
+            name = f"{ids.epoch}-{ids.courier}-{ids.first}.parquet"
+            pq.write_table(pa.table(batch), out / name)
+
+    flow = ps.flow(stream(spark, tmp_path / "in")).map_batches(doubled)
+
+    def finish(sink: Any, name: str) -> None:
+        query = flow.start(sink, checkpoint=str(tmp_path / name), trigger="available_now")
+        assert query.await_termination(300)
+
+    finish(ps.foreach_arrow(keep), "arrow")
+    assert sorted(pq.read_table(out)["x"].to_pylist()) == expected(tables)
+    assert kept == []
+    counts: list[tuple[int, int]] = []
+    finish(
+        ps.foreach_batch(lambda df, epoch: counts.append((df.count(), df.count()))),
+        "batch",
+    )
+    assert counts == [(ROWS, ROWS)] * 3
+    assert len(kept) == 3

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -52,3 +54,37 @@ def test_hosts_and_couriers_come_from_one_daemon(spark: SparkSession) -> None:
     (of_hosts,) = context.runJob(context.parallelize([0], 1), lambda _: [os.getppid()])
     (of_couriers,) = spark.range(1).repartition(1).mapInArrow(daemon, "pid long").collect()
     assert of_hosts == of_couriers.pid
+
+
+def test_a_session_warms_up_with_a_job_that_nobody_notices(spark: SparkSession) -> None:
+    context = spark.sparkContext
+    before = (context.getLocalProperty("spark.job.description"), spark.conf.getAll)
+    tracker, known = context.statusTracker(), set(context.statusTracker().getJobIdsForGroup())
+    warming = session._warm_up(spark)
+    warming.join(120)
+    assert not warming.is_alive()
+    (job,) = set(tracker.getJobIdsForGroup()) - known
+    info = tracker.getJobInfo(job)
+    assert info is not None
+    assert info.status == "SUCCEEDED"
+    assert (context.getLocalProperty("spark.job.description"), spark.conf.getAll) == before
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 1.0])
+def test_a_session_can_be_stopped_while_it_warms_up(pause_s: float) -> None:
+    """Without an error in any log, and a new one can follow."""
+    program = (
+        "import time, penstock as ps\n"
+        "spark = ps.session('one', cores=2)\n"
+        f"time.sleep({pause_s})\n"
+        "spark.stop()\n"
+        "spark = ps.session('two', cores=2)\n"
+        "print('rows', spark.range(5).count())\n"
+        "spark.stop()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "rows 5\n"), done.stderr
+    assert "Traceback" not in done.stderr
+    assert " ERROR " not in done.stderr

@@ -74,6 +74,9 @@ class EpochStream:
     It ends between two epochs once `stopping` is set. `error` is the error of a failed epoch, or of Spark.
     """
 
+    look_s = 0.1
+    """Seconds between two looks at Spark's query."""
+
     def __init__(
         self,
         start: MicroStart,
@@ -176,7 +179,7 @@ class EpochStream:
             # Polling is only needed for a query that ends by itself.
             while streaming.isActive and not self._is_ending and self.error is None:
                 self._look()
-                self._stopping.wait(0.1)
+                self._stopping.wait(self.look_s)
         if streaming.isActive:
             with self._between_epochs:
                 stopper = InheritableThread(target=streaming.stop, daemon=True)

@@ -40,6 +40,7 @@ from penstock.offload.keeper import WorkerKeeper
 from penstock.offload.policy.flow import helped
 from penstock.plan.steps import KeyedStep
 from penstock.settings import port_range
+from penstock.spans import TRACED
 from penstock.spark import private
 from penstock.spark.epoch_stream import EpochStream, MicroStart, cancel_run
 from penstock.spark.executors import host_cores, host_profile
@@ -130,6 +131,9 @@ class QueryParts(ABC):
         self.success.take(epoch)
         money = epoch.money or self.bill.money
         self.progress.append(replace(epoch, success=self.rates, money=money))
+        if len(self.progress) > TRACED:
+            untraced = self.progress[-TRACED - 1]
+            self.progress[-TRACED - 1] = replace(untraced, spans=())
 
     @property
     def rates(self) -> dict[str, Success]:

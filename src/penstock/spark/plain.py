@@ -36,7 +36,7 @@ from penstock.settings import Settings
 from penstock.spark import private
 from penstock.spark.epoch_stream import EpochStream
 from penstock.spark.schema import spark_schema
-from penstock.spark.sinks import Sink, Writer
+from penstock.spark.sinks import Sink, Writer, write_plain
 from penstock.wire.report import Seen
 
 _ARRIVALS = "penstock_arrivals"
@@ -63,7 +63,10 @@ def is_plain(flow: FlowPlan, streaming: bool, elastic: Elastic | None, settings:
 def is_sparks_own(sink: Sink) -> bool:
     """Whether Spark's streaming writer does the same as the sink.
 
-    Spark's own writers are stopped in the middle of an epoch. So the sink must keep nothing of it.
+    Spark's own writers are stopped in the middle of an epoch, and only a callback can prevent that. So the
+    sink must keep nothing of it: a Kafka topic would get rows again whenever the flow is stopped and started.
+    Spark's own file sink has another layout too. It needs a log of its files, and readers without that log
+    see the files of unfinished epochs; here each epoch is a folder that is replaced as a whole.
     """
     return isinstance(sink, Writer) and sink.format == "noop"
 
@@ -174,6 +177,8 @@ def _latency(
 class PlainStream(EpochStream):
     """Runs the epochs of a flow without keyed state. See `EpochStream`."""
 
+    # Each look takes some calls of the JVM, beside a query whose triggers may be short.
+    look_s = 0.5
     _newest = -1
     """Newest epoch that Spark has reported."""
     _partitions = 0
@@ -198,7 +203,7 @@ class PlainStream(EpochStream):
             private.name_jobs(spark.sparkContext, self._text(plan))
         try:
             with private.handled(spark):
-                self._start.sink.write(df, epoch, self._start.flow_id)
+                write_plain(self._start.sink, df, epoch, self._start.flow_id)
         except Exception as failed:
             self._store.must_own()  # else a newer driver has caused the failure
             raise find(str(failed)) or failed from failed

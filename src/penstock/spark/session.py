@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.util import InheritableThread
 
@@ -22,6 +23,7 @@ from penstock.spark.executors import cores_of_tasks
 from penstock.spark.known_settings import known_settings, shipped_package
 from penstock.spark.private import (
     executors,
+    handled,
     has_default_log,
     is_local,
     keep_jobs_on_interrupt,
@@ -211,7 +213,7 @@ def session(
     if not running and not verbose and has_default_log(spark):
         quiet_handled_failures(spark)
     if not running and is_local(spark):
-        _start_daemon(spark)
+        _warm_up(spark)
     if ignored := ignored_settings(chosen, running):
         _log.warning(
             "Settings ignored, since this process has a Spark session already: %s. Stop that session first "
@@ -228,16 +230,24 @@ def _load() -> None:
         penstock.flow  # noqa: B018 - the first use of a public name loads its modules
 
 
-def _start_daemon(spark: SparkSession) -> None:
-    """Let Spark start its Python daemon, while the program declares its flow. See `penstock.spark.daemon`."""
+def _warm_up(spark: SparkSession) -> threading.Thread:
+    """Run a tiny job like those of couriers, while the program declares its flow. It starts Spark's Python
+    daemon (see `penstock.spark.daemon`) and a worker, and loads what Spark needs for SQL, its generated code
+    and Arrow. Nobody waits for it, and nobody minds if it fails, as when the session is stopped at once."""
     context = spark.sparkContext
 
-    def work() -> None:
-        with suppress(Exception), named(context, "Penstock starts Python workers"):
-            mark_handled(context)  # the session may be stopped meanwhile
-            context.runJob(context.parallelize([0], 1), lambda _: [])
+    def passed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
 
-    InheritableThread(target=work, name="penstock-daemon", daemon=True).start()
+    def work() -> None:
+        with suppress(Exception), named(context, "Penstock starts Python workers"), handled(spark):
+            mark_handled(context)
+            one = spark.range(0, 1, 1, 1).mapInArrow(passed, "id long")
+            one.write.format("noop").mode("append").save()
+
+    warming = InheritableThread(target=work, name="penstock-daemon", daemon=True)
+    warming.start()
+    return warming
 
 
 def ignored_settings(chosen: Mapping[str, str], running: Mapping[str, str]) -> list[str]:

@@ -30,6 +30,8 @@ _FILES = ("parquet", "orc", "json", "csv", "text", "avro")
 _MERGED = ("parquet", "orc", "json", "csv", "text")
 _WHOLE = (*_FILES, "noop", "delta")
 """Formats whose writers run each partition of the output as it is, in one job."""
+_ALL_ROWS = (*_WHOLE, "kafka", "jdbc")
+"""Formats whose writers read all rows of the output once, though perhaps in other partitions."""
 
 
 class Sink(Protocol):
@@ -40,11 +42,18 @@ class Sink(Protocol):
 
     - `takes_once`, true if it ignores an epoch that it has already;
     - `replaces`, the place, as text, where it replaces what the first run of an epoch wrote;
+    - `write_plain(df, epoch, flow_id)`, which is called instead of `write` in a flow without hosts and
+      couriers. It must read all rows, but no task has to run exactly once;
     - `live()`, which returns the sink that couriers write to in live mode;
     - `close()`, which is called when the query ends.
     """
 
     def write(self, df: DataFrame, epoch: int, flow_id: str) -> None: ...
+
+
+def write_plain(sink: Sink, df: DataFrame, epoch: int, flow_id: str) -> None:
+    """Write the output of an epoch of a flow without hosts and couriers."""
+    getattr(sink, "write_plain", sink.write)(df, epoch, flow_id)
 
 
 def live_sink(sink: Sink) -> LiveSink:
@@ -108,6 +117,13 @@ class Writer:
             self._save(df, epoch, flow_id)
         else:
             held(df, lambda kept: self._save(kept, epoch, flow_id))
+
+    def write_plain(self, df: DataFrame, epoch: int, flow_id: str) -> None:
+        """Write without keeping the rows in a shuffle first, where the writer reads all of them."""
+        if self.format in _ALL_ROWS:
+            self._save(df, epoch, flow_id)
+        else:
+            self.write(df, epoch, flow_id)
 
     def _save(self, df: DataFrame, epoch: int, flow_id: str) -> None:
         options = dict(self.options)
@@ -184,7 +200,7 @@ class KafkaTopic(Writer):
     def live(self) -> LiveSink:
         return self.sink
 
-    def write(self, df: DataFrame, epoch: int, flow_id: str) -> None:
+    def _save(self, df: DataFrame, epoch: int, flow_id: str) -> None:
         sink, schema = self.sink, arrow_schema(df.schema, df.sparkSession)
         format, run = sink.encoder(schema), int(wall_ms())
 
@@ -196,13 +212,9 @@ class KafkaTopic(Writer):
                 ids = replace(ids, first=ids.first + batch.num_rows)
 
         options = {"kafka.bootstrap.servers": sink.servers, "topic": sink.topic} | PATIENT_WRITES
-
-        def save(kept: DataFrame) -> None:
-            messages = kept.mapInArrow(encoded, spark_schema(MESSAGES))
-            writer = messages.write.format("kafka")
-            writer.options(**options | dict(self.spark_options)).save()
-
-        held(df, save)
+        messages = df.mapInArrow(encoded, spark_schema(MESSAGES))
+        writer = messages.write.format("kafka")
+        writer.options(**options | dict(self.spark_options)).save()
 
 
 def kafka_topic(
@@ -251,6 +263,10 @@ class ForeachArrow:
         return FunctionSink(self.function)
 
     def write(self, df: DataFrame, epoch: int, flow_id: str) -> None:
+        held(df, lambda kept: self.write_plain(kept, epoch, flow_id))
+
+    def write_plain(self, df: DataFrame, epoch: int, flow_id: str) -> None:
+        """Call the function in Spark's tasks, without keeping the rows in a shuffle first."""
         function = self.function
 
         def called(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -261,12 +277,7 @@ class ForeachArrow:
                 first += batch.num_rows
             yield from ()
 
-        held(
-            df,
-            lambda kept: (
-                kept.mapInArrow(called, "n long").write.format("noop").mode("overwrite").save()
-            ),
-        )
+        df.mapInArrow(called, "n long").write.format("noop").mode("overwrite").save()
 
 
 def foreach_arrow(function: ArrowFunction) -> ForeachArrow:
