@@ -304,8 +304,8 @@ class FlowQuery:
         return self._recorder
 
     def report(self, path: str | Path, png: str | Path | None = None) -> None:
-        """Write a report of the last hour: an HTML file that needs nothing else, with charts and a summary.
-        `png` is a folder for plots as PNG files; it needs the extra `report`."""
+        """Write a report of this start of the flow: an HTML file that needs nothing else, with charts and a
+        summary. `png` is a folder for plots as PNG files; it needs the extra `report`."""
         write_report(self._recorder, path)
         if png is not None:
             save_plots(self._recorder, png)

@@ -274,7 +274,8 @@ def test_metrics_are_served_if_there_are_any() -> None:
 
     app = dashboard_app(burst(3), metrics=PlainTextResponse("penstock_rows_total 3"))
     with TestClient(app, BASE) as client:
-        assert client.get("/metrics").text == "penstock_rows_total 3"
+        answer = client.get("/metrics", follow_redirects=False)
+        assert (answer.status_code, answer.text) == (200, "penstock_rows_total 3")
 
 
 def test_an_unknown_path_is_an_error_in_json(ended: TestClient) -> None:

@@ -103,7 +103,7 @@ def dashboard_app(
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
     if metrics is not None:
-        routes.append(Mount("/metrics", metrics))
+        routes.append(Route("/metrics", metrics))
     return Starlette(
         routes=routes,
         middleware=[
