@@ -29,7 +29,9 @@ def test_a_bound_of_a_step_is_not_shared() -> None:
     split, count = (shared.of(step) for step in steps)
     assert (split.latency_ms, split.window_ms) == (500, 1000)
     assert count.latency_ms == pytest.approx(150)
-    assert count.window_ms == 1000, "the shortest: what keeps it in each second keeps it in each two"
+    assert count.window_ms == 1000, (
+        "the shortest: what keeps it in each second keeps it in each two"
+    )
     assert count.alert_ms <= count.latency_ms
 
 
