@@ -53,6 +53,8 @@ def ctl_journal(
     from penstock.console.running.query import followed, journal
 
     newest = journal(checkpoint, last)
+    if not newest and not follow and not as_json:
+        typer.echo("Nothing was decided yet.")
     for entry in chain(newest, followed(checkpoint, newest) if follow else ()):
         if as_json:
             typer.echo(codec.text(entry))
