@@ -220,3 +220,14 @@ def test_a_host_that_is_ready_late_helps_all_owners_of_its_step() -> None:
         assert on.orders.empty(), "told twice, or a host of another step"
     finally:
         helping.stop()
+
+
+def test_the_vitals_of_an_epoch_have_all_of_its_work(tmp_path: Path) -> None:
+    """The driver asks for the seal while the sink still writes, and once more at the end of the epoch."""
+    with (
+        cluster(SUMS, str(tmp_path), hosts=1, settings=PLAIN) as on,
+        armed(Fault("host.work", Pace(RATE), hits=())),
+    ):
+        for _ in range(2):
+            (host,) = on.run(rows(200)).hosts
+            assert host.useful_ms >= 0.99 * 1000 * 200 / RATE

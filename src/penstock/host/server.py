@@ -127,6 +127,10 @@ class HostServer(TokenServer):
         self._load = Load()
         self._compactor = Compactor(self._compact, self._load)
         self._seal: tuple[int, int, Future[tuple[DeltaRef, HostVitals]]] | None = None
+        self._unnoted = 0
+        """Number of closed channels whose work is not noted yet. An epoch is sealed with all of its work."""
+        self._told: tuple[int, int, HostVitals] | None = None
+        """Epoch, run and vitals of the seal that the driver has collected last."""
         self._spans: list[Span] = []
         """Spans of the channels since the last seal."""
         self._timeout_s = timeout_ms / 1000
@@ -353,9 +357,7 @@ class HostServer(TokenServer):
                     answer = machine.close_channel(header, kind, staged, places)
                     took_s = time.perf_counter() - began
                     laps.lap("apply")
-                    for server in (self, *self._followers):
-                        server.seal_if_complete(header)
-                    laps.lap("delta")
+                    self._unnoted += 1
                     self._lock.notify_all()  # it may be another channel's turn
                     break
                 if need is not None:
@@ -379,7 +381,15 @@ class HostServer(TokenServer):
                     here = self._apply_here(header, kind, staged)
             laps.lap("apply")
             fetched.result()
-        self._sharing.worked(header.where, max(0, records), took_s)
+        try:
+            self._sharing.worked(header.where, max(0, records), took_s)
+        finally:
+            with self._lock:
+                self._unnoted -= 1
+                for server in () if self._unnoted else (self, *self._followers):
+                    server.seal_if_complete(header)
+                self._lock.notify_all()  # the driver may wait for the seal
+        laps.lap("delta")
         return answer
 
     def _apply_here(
@@ -457,9 +467,8 @@ class HostServer(TokenServer):
 
     def seal_if_complete(self, header: ChannelHeader) -> None:
         """Start sealing if all channels of the epoch have closed. The caller holds the lock."""
-        complete = self.machine.complete
-        if complete is not None:
-            self._begin_seal(*complete, header.partitions)
+        if self.machine.complete == (header.epoch, header.run):
+            self._begin_seal(header.epoch, header.run, header.partitions)
 
     def _begin_seal(self, epoch: int, run: int, partitions: int) -> None:
         """Write the delta in the background while the sink works, so that the driver's `seal` is quick."""
@@ -584,11 +593,15 @@ class HostServer(TokenServer):
             self._seal = None
             raise
         with self._lock:
+            # The driver may ask again: what was noted meanwhile comes on top of what it was told.
+            if self._told is not None and self._told[:2] == (epoch, run):
+                vitals = self._told[2]
             vitals = self.machine.with_spent(vitals)
-            spans, self._spans = self._spans, []
+            vitals = replace(vitals, spans=(*vitals.spans, *self._spans))
+            self._spans = []
+            self._told = (epoch, run, vitals)
         if order.get("wait"):
             point("host.confirm", **self._where, epoch=epoch, run=run)
-        vitals = replace(vitals, spans=(*vitals.spans, *spans))
         return {"delta": ref, "vitals": vitals}
 
     def _await_channels(self, epoch: int, run: int) -> None:
