@@ -39,10 +39,10 @@ demo: setup ## run the demo (SECONDS=90)
 	$(BIN)/penstock demo --seconds $(SECONDS)
 
 # Many tests mostly wait, for Spark or for what was killed: four groups of them run side by side.
-SEEN_TESTS := tests/bench/test_demo.py tests/browser $(addprefix tests/spark/,test_pages.py test_porting.py \
+SEEN_TESTS := tests/bench/test_demo.py tests/bench/workloads tests/browser $(addprefix tests/spark/,test_pages.py test_porting.py \
 	test_report.py test_seen_in_spark.py test_own_functions.py test_plain.py) $(wildcard tests/exactly_once/test_live*.py)
 SPARK_TESTS := tests/spark tests/bench/test_load.py
-CLUSTER_TESTS := tests/exactly_once tests/host tests/bench/workloads
+CLUSTER_TESTS := tests/exactly_once tests/host
 GROUPS := spark seen cluster rest
 group = COVERAGE_FILE=$(VENV)/coverage/data.$(1) $(BIN)/python -m pytest --durations=10 -o cache_dir=$(VENV)/tried/$(1) $(MEASURED)
 without = $(addprefix --ignore=,$(1))
